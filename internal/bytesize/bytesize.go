@@ -1,0 +1,83 @@
+// Package bytesize reads and writes sizes the way people type them.
+package bytesize
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// The binary units.
+const (
+	KiB = 1 << 10
+	MiB = 1 << 20
+	GiB = 1 << 30
+	TiB = 1 << 40
+)
+
+var units = map[string]float64{
+	"": 1, "b": 1, "byte": 1, "bytes": 1,
+	"k": KiB, "kib": KiB, "kb": 1e3,
+	"m": MiB, "mib": MiB, "mb": 1e6,
+	"g": GiB, "gib": GiB, "gb": 1e9,
+	"t": TiB, "tib": TiB, "tb": 1e12,
+}
+
+// Parse reads "24GiB", "24 GB", "1.5g", "80000MiB" or "123" (bytes). Units
+// with an i and single letters are binary, others decimal; case and spaces do
+// not matter. The size must be a whole, non-negative number of bytes below
+// 2^63; a fraction of a byte is rounded down.
+func Parse(s string) (int64, error) {
+	t := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(s)), "_", "")
+	i := len(t)
+	for i > 0 && (t[i-1] >= 'a' && t[i-1] <= 'z' || t[i-1] == ' ') {
+		i--
+	}
+	number, unit := strings.TrimSpace(t[:i]), strings.TrimSpace(t[i:])
+	factor, ok := units[unit]
+	if !ok {
+		return 0, fmt.Errorf("size %q: unknown unit %q; use B, KiB, MiB, GiB, TiB, KB, MB, GB or TB", s, unit)
+	}
+	if n, err := strconv.ParseInt(number, 10, 64); err == nil && n >= 0 && float64(n)*factor < math.MaxInt64 {
+		return n * int64(factor), nil
+	}
+	v, err := strconv.ParseFloat(number, 64)
+	if err != nil {
+		if strings.Contains(number, ",") {
+			return 0, fmt.Errorf("size %q: write the decimal point as '.'", s)
+		}
+		return 0, fmt.Errorf("size %q is not a number with a unit, such as 24GiB", s)
+	}
+	v *= factor
+	if !(v >= 0) || v >= math.MaxInt64 {
+		return 0, fmt.Errorf("size %q is out of range", s)
+	}
+	return int64(v), nil
+}
+
+// Format writes n in the largest binary unit that keeps it at least 1, with
+// up to two decimals: "20 MiB", "1.91 GiB", "512 B".
+func Format(n int64) string {
+	if n < 0 {
+		return "-" + Format(-n)
+	}
+	switch {
+	case n >= TiB:
+		return scaled(n, TiB, "TiB")
+	case n >= GiB:
+		return scaled(n, GiB, "GiB")
+	case n >= MiB:
+		return scaled(n, MiB, "MiB")
+	case n >= KiB:
+		return scaled(n, KiB, "KiB")
+	}
+	return fmt.Sprintf("%d B", n)
+}
+
+func scaled(n int64, unit int64, name string) string {
+	if n%unit == 0 {
+		return fmt.Sprintf("%d %s", n/unit, name)
+	}
+	return fmt.Sprintf("%.2f %s", float64(n)/float64(unit), name)
+}

@@ -1,0 +1,129 @@
+package policies
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Env is what a policy is bound to when it is made.
+type Env struct {
+	Device Device
+	// Limit is the most bytes the allocator may take from the device (PyTorch's
+	// memory fraction × total); 0 = none.
+	Limit int64
+	// Streams is the number of stream indices that requests will use; a hint.
+	Streams int
+}
+
+// Spec is a parsed policy choice: it can make any number of policies.
+type Spec struct {
+	// Name is the registered name, such as "torch".
+	Name string
+	// Options is the text after the colon in normal form.
+	Options string
+	// Fraction is the memory fraction that the options themselves set
+	// (PyTorch's per_process_memory_fraction); 0 = not set.
+	Fraction float64
+	// Notes say what a user should know about results of this policy, such as
+	// that it is an approximation.
+	Notes []string
+	// New makes a policy. The error says why Env does not suit it.
+	New func(Env) (Policy, error)
+}
+
+// String is what Parse takes.
+func (s *Spec) String() string {
+	if s.Options == "" {
+		return s.Name
+	}
+	return s.Name + ":" + s.Options
+}
+
+// Registration describes one allocator.
+type Registration struct {
+	Name string
+	// Doc is one line for lists; Options one line that names the options with
+	// their defaults.
+	Doc, Options string
+	// Parse reads the text after the colon (empty when there is none). Errors
+	// name the option and what it takes.
+	Parse func(options string) (*Spec, error)
+}
+
+var registry struct {
+	sync.RWMutex
+	byName map[string]Registration
+}
+
+// Register makes an allocator known to Parse. It panics if the name is taken
+// or empty: that is a mistake of the program, seen at its start.
+func Register(r Registration) {
+	registry.Lock()
+	defer registry.Unlock()
+	if registry.byName == nil {
+		registry.byName = make(map[string]Registration)
+	}
+	if _, taken := registry.byName[r.Name]; taken || r.Name == "" || r.Parse == nil {
+		panic(fmt.Sprintf("policies: cannot register %q: the name is taken or the registration incomplete", r.Name))
+	}
+	registry.byName[r.Name] = r
+}
+
+// Registered lists the allocators by name.
+func Registered() []Registration {
+	registry.RLock()
+	defer registry.RUnlock()
+	var rs []Registration
+	for _, r := range registry.byName {
+		rs = append(rs, r)
+	}
+	slices.SortFunc(rs, func(a, b Registration) int { return strings.Compare(a.Name, b.Name) })
+	return rs
+}
+
+// Parse reads "NAME" or "NAME:OPTIONS".
+func Parse(s string) (*Spec, error) {
+	name, options, _ := strings.Cut(s, ":")
+	name = strings.TrimSpace(name)
+	registry.RLock()
+	r, ok := registry.byName[name]
+	registry.RUnlock()
+	if !ok {
+		var names []string
+		for _, r := range Registered() {
+			names = append(names, r.Name)
+		}
+		return nil, fmt.Errorf("unknown policy %q; known: %s", name, strings.Join(names, ", "))
+	}
+	spec, err := r.Parse(options)
+	if err != nil {
+		return nil, fmt.Errorf("policy %s: %w", name, err)
+	}
+	return spec, nil
+}
+
+// Options splits "key=value,key=value" for a policy's Parse. The error names a
+// part without "=", a key given twice or one that is not in known.
+func Options(s string, known ...string) (map[string]string, error) {
+	m := make(map[string]string)
+	if strings.TrimSpace(s) == "" {
+		return m, nil
+	}
+	for _, part := range strings.Split(s, ",") {
+		k, v, ok := strings.Cut(part, "=")
+		k, v = strings.TrimSpace(k), strings.TrimSpace(v)
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("option %q has no value; write %s=VALUE", part, k)
+		case !slices.Contains(known, k):
+			return nil, fmt.Errorf("unknown option %q; known: %s", k, strings.Join(known, ", "))
+		}
+		if _, twice := m[k]; twice {
+			return nil, fmt.Errorf("option %q is given twice", k)
+		}
+		m[k] = v
+	}
+	return m, nil
+}
