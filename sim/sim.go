@@ -1,0 +1,159 @@
+// Package sim runs traces through allocator policies: the event loop, the
+// modelled device with the driver's placement rule and its costs, the
+// observers, and the exactness check against a recording.
+//
+// The core is deterministic: the same trace, policy and device give the same
+// result, byte for byte, on any machine and any number of workers.
+package sim
+
+import (
+	"allocsim/policies"
+	"allocsim/traces"
+)
+
+// Config says under which allocator and on which device a trace is run.
+type Config struct {
+	// Policy is the allocator. Required.
+	Policy *policies.Spec
+	// Capacity is the bytes the allocator can get from the device: the card
+	// less the CUDA context and other users. 0 = unlimited.
+	Capacity int64
+	// Total is the device's bytes as the CUDA runtime reports them, the base
+	// of Fraction. 0 = Capacity or, without one, the trace's
+	// Meta.DeviceTotal.
+	Total int64
+	// Fraction is set_per_process_memory_fraction's argument in [0,1]; 0 =
+	// not called. A fraction in the policy's own options applies when this is
+	// 0.
+	Fraction float64
+	// Limit is the memory limit in bytes; it takes precedence over Fraction.
+	// 0 = from Fraction.
+	Limit int64
+	// Addresses says where cudaMalloc puts segments; the zero value is the
+	// driver model.
+	Addresses Addresses
+	// Seed chooses the order of AddressesRandom.
+	Seed uint64
+	// Cost is the time of driver calls; nil = DefaultCost.
+	Cost *CostTable
+	// Detail asks for what needs a second pass over the trace: the
+	// fragmentation at the peak.
+	Detail bool
+	// MaxReserved ends the run early as soon as reserved bytes exceed it
+	// (Result.Stopped is then true): a search uses it for candidates that can
+	// no longer win. 0 = never.
+	MaxReserved int64
+	// StopAtOOM ends the run at the first OOM that the recording does not
+	// have.
+	StopAtOOM bool
+}
+
+// Addresses is a rule for the addresses of cudaMalloc.
+type Addresses uint8
+
+// The address rules. Only the order of addresses matters to an allocator: it
+// breaks ties between free blocks of equal size (spec pytorch-allocator A2.6).
+const (
+	// AddressesDriver is the model of spec driver.md section 2.
+	AddressesDriver Addresses = iota
+	// AddressesDown always goes down.
+	AddressesDown
+	// AddressesUp always goes up.
+	AddressesUp
+	// AddressesRandom draws a seeded non-overlapping address for each segment
+	// (spec verification.md section 7).
+	AddressesRandom
+)
+
+// Cause is why an allocation failed.
+type Cause string
+
+// The causes.
+const (
+	// CauseFragmentation: the free bytes inside the allocator's segments plus
+	// what it could still take would have held the request.
+	CauseFragmentation Cause = "fragmentation"
+	// CauseLimit: the allocator's own memory limit left too little room.
+	CauseLimit Cause = "limit"
+	// CauseCapacity: the device left too little room.
+	CauseCapacity Cause = "capacity"
+)
+
+// OOM is an allocation that failed in the simulation.
+type OOM struct {
+	Event       int   // index in Trace.Events
+	TimeUS      int64 // µs since the start of the trace
+	Requested   int64 // bytes
+	Reserved    int64
+	Allocated   int64
+	LargestFree int64 // largest free block inside the allocator
+	DeviceFree  int64
+	Cause       Cause
+	// Recorded reports that the recording shows the same failure.
+	Recorded bool
+}
+
+// Driver sums up what a run asked of the driver.
+type Driver struct {
+	Mallocs, Frees, Maps, Unmaps int64
+	// StallUS is the modelled time of these calls in µs (see CostTable).
+	StallUS float64
+}
+
+// Fragmentation describes an allocator's free memory at one moment.
+type Fragmentation struct {
+	Event               int   // index in Trace.Events of the moment
+	Reserved, Allocated int64 // bytes
+	ReservedUnallocated int64 // reserved − allocated
+	Stranded            int64 // free bytes in segments that something else keeps
+	LargestFree         int64
+	// External is 1 − largest free block / all free bytes; 0 when nothing is
+	// free.
+	External float64
+}
+
+// Result is the outcome of a run.
+type Result struct {
+	Policy *policies.Spec
+	// Capacity and Limit are bytes; 0 = none.
+	Capacity, Limit int64
+	// Completed reports that every request that the recorded program got was
+	// served (an OOM that the recording has too does not count against it
+	// unless an allocation that worked in the recording failed here).
+	Completed bool
+	// Stopped reports that MaxReserved or StopAtOOM ended the run early.
+	Stopped bool
+	// Events is the number of events run.
+	Events int
+	Stats  policies.Stats
+	OOMs   []OOM
+	Driver Driver
+	// AtPeak is the fragmentation when reserved bytes were highest (first
+	// such moment); nil without Config.Detail.
+	AtPeak *Fragmentation
+	// Notes are the trace's and the policy's notes and those of this run.
+	Notes []string
+}
+
+// Utilization is peak allocated / peak reserved, 0 when nothing was reserved.
+func (r *Result) Utilization() float64 {
+	p := r.Stats.ReservedBytes[policies.All].Peak
+	if p == 0 {
+		return 0
+	}
+	return float64(r.Stats.AllocatedBytes[policies.All].Peak) / float64(p)
+}
+
+// Observer follows a run. Observe is called for each event of the policy with
+// the trace event that caused it; the policy event is reused, so copy what is
+// kept.
+type Observer interface {
+	Observe(at At, e *policies.Event)
+}
+
+// At is a place in a running trace.
+type At struct {
+	Event  int            // index in Trace.Events
+	TimeUS int64          // µs since the start of the trace
+	ID     traces.BlockID // block of the trace event; NoBlock if none
+}
