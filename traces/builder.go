@@ -181,7 +181,9 @@ func (b *Builder) Build() (*Trace, []uint16, error) {
 	}
 	if !slices.Equal(sorted, b.streams) {
 		for i := range b.events {
-			b.events[i].Stream = renumber[b.events[i].Stream]
+			if b.events[i].ID != NoBlock {
+				b.events[i].Stream = renumber[b.events[i].Stream]
+			}
 		}
 	}
 	return &Trace{

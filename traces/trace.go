@@ -145,6 +145,14 @@ type Meta struct {
 	// Settings echoes `allocator_settings` of a snapshot as strings, for
 	// display.
 	Settings map[string]string
+	// PeakReserved and PeakAllocated are the highest values of the source's
+	// own counters in bytes, where it has counters but no segments (profiler
+	// traces); 0 when unknown.
+	PeakReserved, PeakAllocated int64
+	// ClockUS is the source's own timestamp of the trace's zero in µs, for
+	// output that is to lie beside it. A profiler trace counts from a base of
+	// its own; elsewhere it equals StartUS.
+	ClockUS int64
 }
 
 // DriverAction is what an allocator asked of the driver.
