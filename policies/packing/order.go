@@ -1,0 +1,242 @@
+package packing
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// key is a quantity to order buffers by, largest first unless it says
+// otherwise.
+type key uint8
+
+const (
+	bySize       key = iota // bytes
+	byWidth                 // lifetime
+	byArea                  // bytes × lifetime
+	byLower                 // start, earliest first
+	byTotal                 // most bytes live at once during the lifetime
+	byOverlaps              // number of buffers that live at the same time at some point
+	bySizeClass             // power of two of the bytes
+	byWidthClass            // power of two of the lifetime
+)
+
+// heuristic is one greedy rule.
+type heuristic struct {
+	name string
+	keys []key // the first that differs decides, then the index
+	rule fit
+	// skyline uses the lowest-first rule of skyline.go instead of fit.
+	skyline bool
+}
+
+// heuristics is the portfolio, best prospects first; the first two run under
+// any budget. Where the orders come from: size and its best fit are TFLite's
+// arena planner; size and lifetime with their tie-breaks are XLA's spatial and
+// temporal GlobalDecreasingSizeBestFit; conflicts is TVM's
+// greedy_by_conflicts; lowest-first and the contention order are MiniMalloc's;
+// the classes keep buffers of one kind together and in time order.
+var heuristics = []heuristic{
+	{name: "size-class/first-fit", keys: []key{bySizeClass, byLower, bySize}},
+	{name: "lifetime-class/first-fit", keys: []key{byWidthClass, byLower, bySize}},
+	{name: "size/first-fit", keys: []key{bySize, byWidth, byLower}},
+	{name: "lifetime/first-fit", keys: []key{byWidth, bySize, byLower}},
+	{name: "area/first-fit", keys: []key{byArea, byLower}},
+	{name: "contention/first-fit", keys: []key{byTotal, byArea, byWidth}},
+	{name: "conflicts/first-fit", keys: []key{byOverlaps, bySize, byLower}},
+	{name: "start/first-fit", keys: []key{byLower, bySize}},
+	{name: "contention/lowest-first", keys: []key{byTotal, byArea, byWidth}, skyline: true},
+	{name: "lifetime/lowest-first", keys: []key{byWidth, byArea, byTotal}, skyline: true},
+	{name: "size/lowest-first", keys: []key{bySize, byWidth}, skyline: true},
+	{name: "size/best-fit", keys: []key{bySize, byWidth, byLower}, rule: bestFit},
+	{name: "lifetime/best-fit", keys: []key{byWidth, bySize, byLower}, rule: bestFit},
+	{name: "lifetime-class/best-fit", keys: []key{byWidthClass, byLower, bySize}, rule: bestFit},
+	{name: "size-class/best-fit", keys: []key{bySizeClass, byLower, bySize}, rule: bestFit},
+	{name: "area/best-fit", keys: []key{byArea, byLower}, rule: bestFit},
+	{name: "contention/best-fit", keys: []key{byTotal, byArea, byWidth}, rule: bestFit},
+	{name: "start/best-fit", keys: []key{byLower, bySize}, rule: bestFit},
+}
+
+// order sorts the buffers by keys.
+func (p *problem) order(keys ...key) []int32 {
+	values := make([][]float64, len(keys))
+	for i, k := range keys {
+		values[i] = p.values(k)
+	}
+	order := make([]int32, p.n)
+	for i := range order {
+		order[i] = int32(i)
+	}
+	slices.SortFunc(order, func(a, b int32) int {
+		for _, v := range values {
+			if v[a] != v[b] {
+				return cmp.Compare(v[b], v[a])
+			}
+		}
+		return cmp.Compare(a, b)
+	})
+	return order
+}
+
+// values gives each buffer's value of the key, larger first.
+func (p *problem) values(k key) []float64 {
+	v := make([]float64, p.n)
+	var starts, ends []int32 // by section: pieces that start before, end at or before
+	var most *maxima
+	switch k {
+	case byOverlaps:
+		starts, ends = make([]int32, len(p.live)+1), make([]int32, len(p.live)+1)
+		for i := range p.n {
+			if p.lo[i] < p.hi[i] {
+				starts[p.lo[i]+1]++
+				ends[p.hi[i]]++
+			}
+		}
+		for s := range p.live {
+			starts[s+1] += starts[s]
+			ends[s+1] += ends[s]
+		}
+	case byTotal:
+		most = newMaxima(p.live)
+	}
+	for i := range v {
+		switch k {
+		case bySize:
+			v[i] = float64(p.size[i])
+		case byWidth:
+			v[i] = float64(p.width[i])
+		case byArea:
+			v[i] = float64(p.size[i]) * float64(p.width[i])
+		case byLower:
+			v[i] = -float64(p.lo[i])
+		case byTotal:
+			v[i] = float64(most.over(p.lo[i], p.hi[i]))
+		case byOverlaps:
+			v[i] = float64(starts[p.hi[i]] - ends[p.lo[i]])
+		case bySizeClass:
+			v[i] = float64(bits.Len64(uint64(p.size[i])))
+		case byWidthClass:
+			v[i] = float64(bits.Len64(uint64(p.width[i])))
+		}
+	}
+	return v
+}
+
+// maxima answers the maximum over a range in O(log n).
+type maxima struct {
+	n int32
+	v []int64
+}
+
+func newMaxima(x []int64) *maxima {
+	n := len(x)
+	m := &maxima{int32(n), make([]int64, 2*n)}
+	copy(m.v[n:], x)
+	for i := n - 1; i > 0; i-- {
+		m.v[i] = max(m.v[2*i], m.v[2*i+1])
+	}
+	return m
+}
+
+func (m *maxima) over(l, r int32) int64 {
+	var most int64
+	for l, r = l+m.n, r+m.n; l < r; l, r = l/2, r/2 {
+		if l&1 == 1 {
+			most = max(most, m.v[l])
+			l++
+		}
+		if r&1 == 1 {
+			r--
+			most = max(most, m.v[r])
+		}
+	}
+	return most
+}
+
+// wave is how many attempts are made before their outcomes are compared. It is
+// fixed so that the outcome does not depend on the number of workers.
+const wave = 4
+
+// attempt is one try at a whole placement.
+type attempt struct {
+	offsets []int64
+	height  int64
+	ok      bool
+	steps   int64
+	fitter  *fitter
+}
+
+// tries keeps the memory of the attempts of a wave.
+type tries [wave]attempt
+
+// together runs f for the first n attempts, on up to opt.Workers goroutines.
+// Each gives up after most steps.
+func (r *run) together(ctx context.Context, t *tries, n int, most int64, f func(i int, a *attempt)) error {
+	var g errgroup.Group
+	g.SetLimit(max(r.opt.Workers, 1))
+	for i := range n {
+		a := &t[i]
+		if a.fitter == nil {
+			a.fitter = newFitter(r.p)
+		}
+		if a.offsets == nil {
+			a.offsets = make([]int64, r.p.n)
+		}
+		g.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			a.fitter.steps, a.fitter.most = 0, most
+			f(i, a)
+			a.steps = a.fitter.steps
+			return nil
+		})
+	}
+	err := g.Wait()
+	for i := range n {
+		r.best.Steps += t[i].steps
+	}
+	return err
+}
+
+// portfolio runs the greedy heuristics.
+func (r *run) portfolio(ctx context.Context) error {
+	var t tries
+	for at := 0; at < len(heuristics) && !r.done(); {
+		n := min(wave, len(heuristics)-at)
+		most := (r.budget - r.best.Steps) / 2
+		if at == 0 {
+			n, most = 2, math.MaxInt64
+		} else if most <= 0 {
+			break
+		}
+		limit := r.best.Height - 1
+		err := r.together(ctx, &t, n, most, func(i int, a *attempt) {
+			h := heuristics[at+i]
+			order := r.p.order(h.keys...)
+			if h.skyline {
+				a.height, a.ok = r.p.lowestFirst(order, limit, a.offsets, a.fitter)
+			} else {
+				a.height, a.ok = a.fitter.place(order, h.rule, limit, a.offsets)
+			}
+		})
+		if err != nil {
+			return err
+		}
+		for i := range n {
+			if a := &t[i]; a.ok && a.height < r.best.Height {
+				r.offer(heuristics[at+i].name, slices.Clone(a.offsets), a.height)
+			}
+		}
+		at += n
+	}
+	if r.best.Height == math.MaxInt64 {
+		return fmt.Errorf("no heuristic placed them")
+	}
+	return nil
+}
