@@ -1,0 +1,14 @@
+// Package all registers every allocator of this module, one line each. Import
+// it for its effect:
+//
+//	import _ "allocsim/policies/all"
+package all
+
+import (
+	"allocsim/policies"
+	"allocsim/policies/direct"
+)
+
+func init() {
+	policies.Register(direct.Registration)
+}
