@@ -26,6 +26,10 @@ type Spec struct {
 	// Fraction is the memory fraction that the options themselves set
 	// (PyTorch's per_process_memory_fraction); 0 = not set.
 	Fraction float64
+	// LimitOf turns a memory fraction in [0,1] of a device of total bytes into
+	// a limit in bytes, 0 = none; nil means trunc(fraction × total), none at
+	// 1.
+	LimitOf func(fraction float64, total int64) int64
 	// Notes say what a user should know about results of this policy, such as
 	// that it is an approximation.
 	Notes []string

@@ -29,7 +29,10 @@ type Config struct {
 	// Limit is the memory limit in bytes; it takes precedence over Fraction.
 	// 0 = from Fraction.
 	Limit int64
-	// Addresses says where cudaMalloc puts segments; the zero value is the
+	// Device is the memory to run on; nil = a modelled device of Capacity and
+	// Total bytes, the usual case. A real GPU goes here.
+	Device policies.Device
+	// Addresses says where the modelled device's cudaMalloc puts segments; the zero value is the
 	// driver model.
 	Addresses Addresses
 	// Seed chooses the order of AddressesRandom.

@@ -7,8 +7,10 @@ package all
 import (
 	"allocsim/policies"
 	"allocsim/policies/direct"
+	"allocsim/policies/torch"
 )
 
 func init() {
 	policies.Register(direct.Registration)
+	policies.Register(torch.Registration)
 }

@@ -55,6 +55,13 @@ type Options struct {
 	Streams int
 	// Steps is the most steps of one random run; default 120.
 	Steps int
+	// LimitSlack is how far reserved bytes may exceed Env.Limit, for a policy
+	// whose original checks the limit before it rounds up to pages; default 0.
+	LimitSlack int64
+	// Uncounted is the request size in bytes from which on an OOM leaves the
+	// statistics alone, for a policy whose original refuses such requests
+	// before it looks at them; default none.
+	Uncounted int64
 }
 
 func (o Options) withDefaults() Options {
@@ -75,6 +82,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Steps == 0 {
 		o.Steps = 120
+	}
+	if o.Uncounted == 0 {
+		o.Uncounted = math.MaxInt64
 	}
 	return o
 }
@@ -324,7 +334,7 @@ func (r *run) step(x op) error {
 			}
 			r.blocks = append(r.blocks, block{Block: b, size: x.size, stream: x.stream * r.v.stride})
 		case errors.Is(err, policies.ErrOutOfMemory):
-			if n := r.policy.Stats().NumOOMs; n != before.NumOOMs+1 {
+			if n := r.policy.Stats().NumOOMs; n != before.NumOOMs+1 && x.size < r.o.Uncounted {
 				return fmt.Errorf("an OOM moved NumOOMs from %d to %d", before.NumOOMs, n)
 			}
 		default:
@@ -560,7 +570,7 @@ func (r *run) check() error {
 	if n := s.InactiveSplitBytes[policies.All].Current; n < 0 || n > freeBytes {
 		errs = append(errs, fmt.Errorf("inactive_split_bytes is %d with %d bytes free", n, freeBytes))
 	}
-	if r.limit > 0 && size > r.limit {
+	if r.limit > 0 && size > r.limit+r.o.LimitSlack {
 		errs = append(errs, fmt.Errorf("%d bytes reserved exceed the limit of %d", size, r.limit))
 	}
 	for name, a := range statArrays(s) {

@@ -1,0 +1,150 @@
+package torch
+
+import (
+	"fmt"
+
+	"allocsim/policies"
+)
+
+// Free is DeviceCachingAllocator::free (spec A4.1). A pending block stays
+// active until FreeCompleted or the next flush or EmptyCache.
+func (p *Policy) Free(h policies.Handle, isPending bool) error {
+	i := p.find(h)
+	if i == 0 || p.blocks[i].state != live {
+		return fmt.Errorf("torch: %w", policies.ErrBadFree)
+	}
+	b := &p.blocks[i]
+	class := p.sets[b.set].class
+	p.stats.Allocation.Sub(class, 1)
+	p.stats.AllocatedBytes.Sub(class, b.size)
+	if p.obs != nil {
+		p.emit(policies.ActionFreeRequested, b.set, h, b.addr, b.size, b.req)
+	}
+	if b.size >= p.conf.MaxSplitSize {
+		p.stats.OversizeAllocations.Sub(1)
+	}
+	if isPending {
+		b.state = pending
+		p.pending = append(p.pending, h)
+		p.nPend++
+		return nil
+	}
+	p.freeBlock(i)
+	return nil
+}
+
+// FreeCompleted ends a pending free unless a synchronisation has done so.
+func (p *Policy) FreeCompleted(h policies.Handle) error {
+	i := p.find(h)
+	if i == 0 || p.blocks[i].state != pending {
+		return nil
+	}
+	p.nPend--
+	if p.nPend == 0 {
+		p.pending = p.pending[:0]
+	} else if len(p.pending) > 64 && len(p.pending) > 4*p.nPend {
+		p.compactPending(i)
+	}
+	p.freeBlock(i)
+	return nil
+}
+
+// compactPending drops handles that are no longer pending, and block done.
+func (p *Policy) compactPending(done uint32) {
+	kept := p.pending[:0]
+	for _, h := range p.pending {
+		if i := p.find(h); i != 0 && i != done && p.blocks[i].state == pending {
+			kept = append(kept, h)
+		}
+	}
+	p.pending = kept
+}
+
+// completePending waits for all pending frees (sync_and_free_events, spec
+// A4.4).
+func (p *Policy) completePending() {
+	p.stats.NumSyncAllStreams++
+	for _, h := range p.pending {
+		if i := p.find(h); i != 0 && p.blocks[i].state == pending {
+			p.freeBlock(i)
+		}
+	}
+	p.pending = p.pending[:0]
+	p.nPend = 0
+}
+
+// freeBlock is free_block (spec A4.2): merges with free neighbours and puts
+// the result into its set.
+func (p *Policy) freeBlock(i uint32) {
+	b := &p.blocks[i]
+	s := p.sets[b.set]
+	if p.obs != nil {
+		p.emit(policies.ActionFreeCompleted, b.set, handleOf(i, b.gen), b.addr, b.size, b.req)
+	}
+	size, req := b.size, b.req
+	// inactive_split changes once, by the net effect (spec A4.2).
+	var n, bytes int64
+	if b.prev != 0 {
+		if sub := p.absorb(s, i, b.prev); sub > 0 {
+			n--
+			bytes -= sub
+		}
+	}
+	if b.next != 0 {
+		if sub := p.absorb(s, i, b.next); sub > 0 {
+			n--
+			bytes -= sub
+		}
+	}
+	p.insertFree(i)
+	if b.seg == noSeg {
+		if b.prev|b.next != 0 {
+			n++
+			bytes += b.size
+		}
+		change(&p.stats.InactiveSplit, s.class, n)
+		change(&p.stats.InactiveSplitBytes, s.class, bytes)
+	}
+	p.stats.Active.Sub(s.class, 1)
+	p.stats.ActiveBytes.Sub(s.class, size)
+	p.stats.RequestedBytes.Sub(s.class, req)
+}
+
+func change(a *policies.StatArray, c policies.Class, x int64) {
+	if x > 0 {
+		a.Add(c, x)
+	} else if x < 0 {
+		a.Sub(c, -x)
+	}
+}
+
+// absorb merges the free neighbour j into i, which is in no set, and returns
+// j's size; 0 if j is not free.
+func (p *Policy) absorb(s *streamSet, i, j uint32) int64 {
+	nb := &p.blocks[j]
+	if nb.state != free {
+		return 0
+	}
+	s.remove(p.blocks, j)
+	p.join(i, j)
+	return nb.size
+}
+
+// join makes i cover its neighbour j too and drops j.
+func (p *Policy) join(i, j uint32) {
+	b, nb := &p.blocks[i], &p.blocks[j]
+	if b.prev == j {
+		b.addr = nb.addr
+		b.prev = nb.prev
+		if b.prev != 0 {
+			p.blocks[b.prev].next = i
+		}
+	} else {
+		b.next = nb.next
+		if b.next != 0 {
+			p.blocks[b.next].prev = i
+		}
+	}
+	b.size += nb.size
+	p.dropBlock(j)
+}

@@ -1,0 +1,72 @@
+package torch
+
+import (
+	"math/bits"
+
+	"allocsim/policies/torch/conf"
+)
+
+// sizer turns requests into block and segment sizes.
+type sizer struct {
+	conf   conf.Config
+	rules  conf.Rules
+	rounds bool // the roundup table is not empty
+}
+
+func newSizer(c conf.Config, v conf.Version) sizer {
+	return sizer{conf: c, rules: v.Rules(), rounds: c.Roundup != [conf.Intervals]int64{}}
+}
+
+// SegmentSize is what a request of req > 0 bytes takes from the device when no
+// free block serves it, in bytes (spec A2.2 and A2.3).
+func SegmentSize(c conf.Config, v conf.Version, req int64) int64 {
+	s := newSizer(c, v)
+	return s.segmentSize(s.round(req))
+}
+
+// round is round_size: the block size for a request of req > 0 bytes (spec
+// A2.2).
+func (p *sizer) round(req int64) int64 {
+	if req < minBlockSize {
+		return minBlockSize
+	}
+	if p.rounds {
+		d := p.conf.Roundup[conf.RoundupInterval(req)]
+		if t := p.conf.RoundupBypassThreshold; t > 0 && req > t {
+			d = 0
+		}
+		switch {
+		case d > 1 && req > minBlockSize*d:
+			return pow2Division(req, d)
+		case d == 1 && req > minBlockSize && p.rules.DivisionsOneUnrounded:
+			return req
+		}
+	}
+	return (req + minBlockSize - 1) &^ (minBlockSize - 1)
+}
+
+// pow2Division is roundup_power2_next_division: up to the next of d equal
+// steps between powers of two; d is a power of two ≥ 2.
+func pow2Division(size, d int64) int64 {
+	floor := int64(1) << (bits.Len64(uint64(size)) - 1)
+	if size == floor {
+		return size
+	}
+	step := floor >> bits.TrailingZeros64(uint64(d))
+	if step == 0 {
+		return floor << 1
+	}
+	return (size + step - 1) &^ (step - 1)
+}
+
+// segmentSize is get_allocation_size: what a rounded size takes from the
+// device (spec A2.3).
+func (p *sizer) segmentSize(size int64) int64 {
+	switch {
+	case size <= smallSize:
+		return smallBuffer
+	case size < minLargeAlloc:
+		return p.conf.LargeSegmentSize
+	}
+	return (size + roundLarge - 1) &^ (roundLarge - 1)
+}

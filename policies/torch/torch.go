@@ -1,0 +1,412 @@
+// Package torch is PyTorch's native CUDA caching allocator
+// (c10/cuda/CUDACachingAllocator.cpp, 2.11), every option of its configuration
+// string included. The rules and their numbering are those of
+// spec pytorch-allocator sections A1–A6; they were held against real
+// recordings to the byte and the address.
+//
+// Memory comes from the device in segments. Requests are rounded to 512 bytes;
+// those up to 1 MiB share 2 MiB segments (the small pool), others use 20 MiB
+// or made-to-measure segments (the large pool). A request takes the smallest
+// free block of its pool and stream that fits, at the lowest address, and
+// splits off what it does not need; freed blocks merge with free neighbours of
+// the same segment. When nothing fits and the device has no room, cached
+// segments are released and the request is tried again.
+//
+// Files: malloc.go (the order of attempts), free.go (frees and pending frees),
+// release.go (garbage collection and flushes), expandable.go (expandable
+// segments), freeset.go (the sorted set of free blocks), rounding.go.
+package torch
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"allocsim/policies"
+	"allocsim/policies/torch/conf"
+)
+
+// Constants of c10/cuda/CUDACachingAllocator.h (spec A1), in bytes.
+const (
+	minBlockSize  = 512
+	smallSize     = 1 << 20  // largest rounded size of the small pool
+	smallBuffer   = 2 << 20  // segment and page size of the small pool
+	minLargeAlloc = 10 << 20 // from here on segments are made to measure
+	roundLarge    = 2 << 20
+	maxRequest    = 1 << 60 // 1 EiB: refused without touching a statistic
+)
+
+// Registration makes the policy known as "torch".
+var Registration = policies.Registration{
+	Name:    "torch",
+	Doc:     "PyTorch's native CUDA caching allocator (2.11)",
+	Options: "PYTORCH_CUDA_ALLOC_CONF's own syntax, e.g. torch:expandable_segments:True",
+	Parse: func(options string) (*policies.Spec, error) {
+		return Parse(options, conf.Latest)
+	},
+}
+
+// block is a piece of a segment: one cache line.
+type block struct {
+	addr uint64
+	size int64
+	req  int64 // requested bytes of the last request that used this block
+	// prev and next are the neighbours in the segment, by address; 0 = none.
+	prev, next uint32
+	// Links of the free set's heap.
+	child, sibling, parent uint32
+	base                   int32  // pool's call count when it became free (GC age)
+	gen                    uint32 // counts the allocations this index has served
+	set                    int32  // index of its pool and stream in Policy.sets
+	seg                    int32  // index in Policy.ranges of its expandable segment, or noSeg
+	state                  blockState
+}
+
+type blockState uint8
+
+const (
+	unused blockState = iota
+	free
+	live
+	pending  // freed by the program, in use by another stream
+	unmapped // address space of an expandable segment without memory
+)
+
+const noSeg = -1
+
+// pool is the small or large half of the default pool or of a private pool.
+type pool struct {
+	calls   int32   // get_free_blocks_call_count: the garbage collector's clock
+	sets    []int32 // by stream; index into Policy.sets, -1 = none yet
+	small   bool
+	private uint8 // private pool, 0 = default
+}
+
+// streamSet is what a pool has for one stream.
+type streamSet struct {
+	freeSet
+	pool     *pool
+	class    policies.Class
+	stream   uint16
+	unmapped []uint32 // unmapped blocks, by address
+}
+
+// addressRange is one reservation of an expandable segment.
+type addressRange struct {
+	addr uint64
+	size int64
+	page int64
+}
+
+// Policy is one device's allocator.
+type Policy struct {
+	sizer
+	device policies.Device
+	limit  int64 // allowed_max; math.MaxInt64 = none
+	// collects: a limit and a GC threshold are set, so the clock runs.
+	collects bool
+
+	blocks  []block // blocks[0] is not used
+	unusedB []uint32
+	sets    []*streamSet
+	pools   []*pool // 2×private pool + (0 small, 1 large)
+	ranges  []addressRange
+	pending []policies.Handle // pending frees in order; completed ones linger
+	nPend   int               // pending frees in fact
+
+	total int64 // bytes held from the device
+	stats policies.Stats
+	obs   policies.Observer
+	event policies.Event
+	buf   []uint32 // scratch of releases
+}
+
+// Parse reads a configuration string for a PyTorch release into a Spec. The
+// error shows the position of the first mistake.
+func Parse(options string, v conf.Version) (*policies.Spec, error) {
+	c, res := conf.Parse(options, v)
+	if !res.OK {
+		p := res.Errors[0]
+		if p.Hint != "" {
+			return nil, fmt.Errorf("configuration string %q, offset %d: %s; %s", options, p.Offset, p.Message, p.Hint)
+		}
+		return nil, fmt.Errorf("configuration string %q, offset %d: %s", options, p.Offset, p.Message)
+	}
+	return Spec(c, v)
+}
+
+// Spec returns the policy choice for a configuration under the rules of a
+// PyTorch release.
+func Spec(c conf.Config, v conf.Version) (*policies.Spec, error) {
+	if c.Backend == conf.CudaMallocAsync {
+		s, err := policies.Parse("stream")
+		if err != nil {
+			return nil, fmt.Errorf("backend:cudaMallocAsync: %w", err)
+		}
+		async := *s
+		async.Fraction = fractionOf(c)
+		async.Notes = append([]string{"backend:cudaMallocAsync is simulated as the policy stream; the native allocator's options have no effect."}, s.Notes...)
+		return &async, nil
+	}
+	rules := v.Rules()
+	s := &policies.Spec{
+		Name:     "torch",
+		Options:  c.Format(v),
+		Fraction: fractionOf(c),
+		LimitOf: func(fraction float64, total int64) int64 {
+			if fraction >= 1 && !rules.FractionOneLimits {
+				return 0
+			}
+			return int64(fraction * float64(total))
+		},
+		New: func(env policies.Env) (policies.Policy, error) { return New(env, c, v) },
+	}
+	if rules.CollectsExpandable && c.ExpandableSegments && c.GCThreshold > 0 {
+		s.Notes = append(s.Notes, "PyTorch before 2.5 also collected expandable blocks; that defect is not simulated.")
+	}
+	return s, nil
+}
+
+func fractionOf(c conf.Config) float64 {
+	if c.PerProcessMemoryFraction < 1 {
+		return c.PerProcessMemoryFraction
+	}
+	return 0
+}
+
+// New returns an allocator on a device, under the rules of a PyTorch release.
+// The error reports a configuration that this allocator cannot run: another
+// backend, or pages that are not a multiple of the driver's 2 MiB.
+func New(env policies.Env, c conf.Config, v conf.Version) (*Policy, error) {
+	switch {
+	case env.Device == nil:
+		return nil, fmt.Errorf("torch: no device")
+	case c.Backend == conf.CudaMallocAsync:
+		return nil, fmt.Errorf("torch: backend:cudaMallocAsync is the policy stream")
+	case c.ExpandableSegments && c.LargeSegmentSize%roundLarge != 0:
+		return nil, fmt.Errorf("torch: large_segment_size_mb must be even with expandable_segments: the driver maps pages of 2 MiB")
+	}
+	p := &Policy{
+		sizer:  newSizer(c, v),
+		device: env.Device,
+		limit:  env.Limit,
+		blocks: make([]block, 1, 1024),
+	}
+	if p.limit <= 0 {
+		p.limit = math.MaxInt64
+	}
+	p.collects = env.Limit > 0 && c.GCThreshold > 0
+	p.stats.MaxSplitSize = c.MaxSplitSize
+	if c.MaxSplitSize == conf.Unlimited {
+		p.stats.MaxSplitSize = -1
+	}
+	return p, nil
+}
+
+// Stats are the statistics so far, as torch.cuda.memory_stats() has them.
+func (p *Policy) Stats() *policies.Stats { return &p.stats }
+
+// Observe sets the receiver of events.
+func (p *Policy) Observe(o policies.Observer) { p.obs = o }
+
+// set returns the index of the free set for a request.
+func (p *Policy) set(private uint8, small bool, stream uint16) int32 {
+	k := int(private) * 2
+	if !small {
+		k++
+	}
+	if k < len(p.pools) {
+		if pl := p.pools[k]; int(stream) < len(pl.sets) {
+			if i := pl.sets[stream]; i >= 0 {
+				return i
+			}
+		}
+	}
+	return p.newSet(k, private, small, stream)
+}
+
+func (p *Policy) newSet(k int, private uint8, small bool, stream uint16) int32 {
+	for len(p.pools) <= k {
+		n := len(p.pools)
+		p.pools = append(p.pools, &pool{small: n%2 == 0, private: uint8(n / 2)})
+	}
+	pl := p.pools[k]
+	for len(pl.sets) <= int(stream) {
+		pl.sets = append(pl.sets, -1)
+	}
+	class := policies.Large
+	if small {
+		class = policies.Small
+	}
+	i := int32(len(p.sets))
+	p.sets = append(p.sets, &streamSet{pool: pl, class: class, stream: stream})
+	pl.sets[stream] = i
+	return i
+}
+
+// newBlock returns the index of a zero block of a set. It may move p.blocks.
+func (p *Policy) newBlock(set, seg int32) uint32 {
+	var i uint32
+	if n := len(p.unusedB); n > 0 {
+		i = p.unusedB[n-1]
+		p.unusedB = p.unusedB[:n-1]
+		p.blocks[i] = block{gen: p.blocks[i].gen}
+	} else {
+		i = uint32(len(p.blocks))
+		p.blocks = append(p.blocks, block{})
+	}
+	p.blocks[i].set = set
+	p.blocks[i].seg = seg
+	return i
+}
+
+func (p *Policy) dropBlock(i uint32) {
+	p.blocks[i].state = unused
+	p.unusedB = append(p.unusedB, i)
+}
+
+// insertFree puts a free block into its set; its GC age starts now.
+func (p *Policy) insertFree(i uint32) {
+	b := &p.blocks[i]
+	s := p.sets[b.set]
+	b.state = free
+	b.base = s.pool.calls
+	s.insert(p.blocks, i)
+}
+
+func handleOf(i, gen uint32) policies.Handle {
+	return policies.Handle(gen)<<32 | policies.Handle(i)
+}
+
+// find returns the block of a handle; 0 if it names no present allocation.
+func (p *Policy) find(h policies.Handle) uint32 {
+	i := uint32(h)
+	if int(i) >= len(p.blocks) || p.blocks[i].gen != uint32(h>>32) {
+		return 0
+	}
+	return i
+}
+
+// emit tells the observer; the caller has checked that there is one.
+func (p *Policy) emit(a policies.Action, set int32, h policies.Handle, addr uint64, size, requested int64) {
+	s := p.sets[set]
+	p.event = policies.Event{
+		Handle: h, Addr: addr, Size: size, Requested: requested,
+		Stream: s.stream, Pool: s.pool.private, Action: a, Small: s.pool.small,
+	}
+	p.obs.Observe(&p.event)
+}
+
+// Segments appends the present segments; an expandable segment gives one per
+// contiguous mapped range, as a snapshot does (spec B2).
+func (p *Policy) Segments(buf []policies.Segment) []policies.Segment {
+	from := len(buf)
+	for head := range p.blocks {
+		if b := &p.blocks[head]; b.state == unused || b.prev != 0 {
+			continue
+		}
+		open := false
+		for i := uint32(head); i != 0; i = p.blocks[i].next {
+			b := &p.blocks[i]
+			if b.state == unmapped {
+				open = false
+				continue
+			}
+			if !open {
+				s := p.sets[b.set]
+				buf = append(buf, policies.Segment{
+					Addr: b.addr, Stream: s.stream, Pool: s.pool.private,
+					Small: s.pool.small, Expandable: b.seg != noSeg,
+				})
+				open = true
+			}
+			seg := &buf[len(buf)-1]
+			seg.Size += b.size
+			sb := policies.SegmentBlock{Addr: b.addr, Size: b.size}
+			if b.state != free {
+				sb.Requested, sb.Handle, sb.State = b.req, handleOf(i, b.gen), policies.BlockLive
+				if b.state == pending {
+					sb.State = policies.BlockPending
+				}
+			}
+			seg.Blocks = append(seg.Blocks, sb)
+		}
+	}
+	slices.SortFunc(buf[from:], func(x, y policies.Segment) int {
+		if x.Addr < y.Addr {
+			return -1
+		}
+		return 1
+	})
+	return buf
+}
+
+// Restore fills a new allocator with segments that it held before a recording
+// began, and sets the Handle of every block that is in use. Statistics start
+// from this state: nothing is known about what came before. Private pools and
+// streams are those of the segments. The memory is not asked from the device.
+func (p *Policy) Restore(segs []policies.Segment) error {
+	if len(p.blocks) > 1 {
+		return fmt.Errorf("torch: restore into an allocator that is in use")
+	}
+	for si := range segs {
+		s := &segs[si]
+		set := p.set(s.Pool, s.Small, s.Stream)
+		class := p.sets[set].class
+		seg := int32(noSeg)
+		var prev, after uint32 // neighbours of the segment in its reservation
+		if s.Expandable {
+			var err error
+			if seg, prev, after, err = p.restoreRange(set, s); err != nil {
+				return err
+			}
+		} else {
+			p.stats.Segment.Add(class, 1)
+			if s.Size >= p.conf.MaxSplitSize {
+				p.stats.OversizeSegments.Add(1)
+			}
+		}
+		p.total += s.Size
+		p.stats.ReservedBytes.Add(class, s.Size)
+		for bi := range s.Blocks {
+			sb := &s.Blocks[bi]
+			i := p.newBlock(set, seg)
+			b := &p.blocks[i]
+			b.addr, b.size, b.req, b.prev = sb.Addr, sb.Size, sb.Requested, prev
+			if prev != 0 {
+				p.blocks[prev].next = i
+			}
+			prev = i
+			if sb.State == policies.BlockFree {
+				p.insertFree(i)
+				if seg == noSeg && len(s.Blocks) > 1 {
+					p.stats.InactiveSplit.Add(class, 1)
+					p.stats.InactiveSplitBytes.Add(class, b.size)
+				}
+				continue
+			}
+			b.gen++
+			sb.Handle = handleOf(i, b.gen)
+			b.state = live
+			p.stats.Active.Add(class, 1)
+			p.stats.ActiveBytes.Add(class, b.size)
+			p.stats.RequestedBytes.Add(class, b.req)
+			if sb.State == policies.BlockPending {
+				b.state = pending
+				p.pending = append(p.pending, sb.Handle)
+				p.nPend++
+				continue
+			}
+			p.stats.Allocation.Add(class, 1)
+			p.stats.AllocatedBytes.Add(class, b.size)
+			if b.size >= p.conf.MaxSplitSize {
+				p.stats.OversizeAllocations.Add(1)
+			}
+		}
+		if after != 0 {
+			p.blocks[prev].next = after
+			p.blocks[after].prev = prev
+		}
+	}
+	return nil
+}

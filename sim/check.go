@@ -1,0 +1,377 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"allocsim/policies"
+	"allocsim/traces"
+)
+
+// Divergence is the first place where a replay and its recording differ.
+type Divergence struct {
+	// Event is the index in Trace.Events of the request concerned; the number
+	// of events for a difference at the end.
+	Event  int    `json:"event"`
+	TimeUS int64  `json:"time_us"`
+	What   string `json:"what"`
+	// Recorded and Simulated describe the two sides.
+	Recorded  string `json:"recorded"`
+	Simulated string `json:"simulated"`
+
+	kind divergenceKind
+}
+
+type divergenceKind uint8
+
+const (
+	otherDivergence  divergenceKind = iota
+	recordedReleases                // the recording released memory here, the simulation did not
+	recordedGrows                   // the recording took memory from the device, the simulation did not
+	simReleases                     // the simulation released memory here, the recording did not
+	simGrows                        // the simulation took memory from the device, the recording did not
+)
+
+// StatMismatch is a statistic that differs at the end.
+type StatMismatch struct {
+	Key       string `json:"key"`
+	Recorded  int64  `json:"recorded"`
+	Simulated int64  `json:"simulated"`
+}
+
+// CheckResult compares a replay with what the recorded allocator did.
+type CheckResult struct {
+	Exact bool `json:"exact"`
+	// Allocs counts the recorded allocations, AddressesMatched those that got
+	// the recorded address before the first divergence.
+	Allocs               int            `json:"allocs"`
+	AddressesMatched     int            `json:"addresses_matched"`
+	SegmentEvents        int            `json:"segment_events"`
+	SegmentEventsMatched int            `json:"segment_events_matched"`
+	OOMs                 int            `json:"ooms"`
+	OOMsMatched          int            `json:"ooms_matched"`
+	FinalBlocks          int            `json:"final_blocks"`
+	FinalBlocksMatched   int            `json:"final_blocks_matched"`
+	StatsCompared        int            `json:"stats_compared"`
+	StatsMismatched      []StatMismatch `json:"stats_mismatched"`
+	FirstDivergence      *Divergence    `json:"first_divergence"`
+	// Inferred lists what was not in the recording and had to be found out.
+	Inferred []string `json:"inferred"`
+	// Notes say what cannot be known.
+	Notes []string `json:"notes"`
+}
+
+// compare replays tr under cfg, taking segment addresses from the recording,
+// and compares event by event up to the first divergence. The trace must have
+// a Recorded part. A start state is restored if the policy can do that.
+func (r *Runner) compare(ctx context.Context, tr *traces.Trace, cfg Config) (*CheckResult, error) {
+	c := &comparison{tr: tr, rec: tr.Recorded, out: &CheckResult{StatsMismatched: []StatMismatch{}}}
+	dev := &recordedDevice{Device: NewDevice(DeviceConfig{Capacity: cfg.Capacity, Total: cfg.Total}), c: c}
+	if cfg.Total == 0 && tr.Meta.DeviceTotal > 0 {
+		dev.Device = NewDevice(DeviceConfig{Capacity: cfg.Capacity, Total: tr.Meta.DeviceTotal})
+	}
+	cfg.Device = dev
+	run, err := r.start(tr, cfg, []Observer{c})
+	if err != nil {
+		return nil, err
+	}
+	c.run = run
+	from := 0
+	if tr.Start != nil {
+		restored, err := restore(run)
+		if err != nil {
+			return nil, err
+		}
+		if restored {
+			from = tr.StartEvents
+			for _, s := range tr.Start.Segments {
+				dev.Device.used += s.Size
+			}
+		}
+	}
+	for _, e := range tr.Events[from:] {
+		switch e.Kind {
+		case traces.Alloc:
+			c.out.Allocs++
+		case traces.OOM:
+			c.out.OOMs++
+		}
+	}
+	c.out.SegmentEvents = len(c.rec.Driver)
+	if err := run.events(ctx, from, len(tr.Events)); err != nil {
+		return nil, err
+	}
+	if c.out.FirstDivergence == nil {
+		c.atEnd(run.policy)
+	}
+	c.out.Exact = c.out.FirstDivergence == nil && len(c.out.StatsMismatched) == 0
+	return c.out, nil
+}
+
+// restorer is a policy that can start from a given state.
+type restorer interface {
+	Restore([]policies.Segment) error
+}
+
+// restore puts the trace's start state into the policy, if it can.
+func restore(run *running) (bool, error) {
+	p, ok := run.policy.(restorer)
+	if !ok {
+		return false, nil
+	}
+	segs := make([]policies.Segment, len(run.tr.Start.Segments))
+	for i, s := range run.tr.Start.Segments {
+		segs[i] = policies.Segment{Addr: s.Addr, Size: s.Size, Stream: s.Stream, Pool: s.Pool, Small: s.Small, Expandable: s.Expandable}
+		for _, b := range s.Blocks {
+			segs[i].Blocks = append(segs[i].Blocks, policies.SegmentBlock{
+				Addr: b.Addr, Size: b.Size, Requested: b.Requested, State: blockStates[b.State],
+			})
+		}
+	}
+	if err := p.Restore(segs); err != nil {
+		return false, fmt.Errorf("%s: restore the state at the start: %w", run.tr.Source, err)
+	}
+	for i, s := range run.tr.Start.Segments {
+		for j, b := range s.Blocks {
+			if b.ID != traces.NoBlock && b.State != traces.Inactive {
+				run.handles[b.ID] = segs[i].Blocks[j].Handle
+			}
+		}
+	}
+	return true, nil
+}
+
+var blockStates = [...]policies.BlockState{
+	traces.Inactive:          policies.BlockFree,
+	traces.ActiveAllocated:   policies.BlockLive,
+	traces.ActivePendingFree: policies.BlockPending,
+}
+
+// comparison is the observer that holds a replay against its recording.
+type comparison struct {
+	tr     *traces.Trace
+	rec    *traces.Recorded
+	run    *running
+	cursor int // next recorded driver event
+	out    *CheckResult
+}
+
+func (c *comparison) diverge(event int, kind divergenceKind, what, recorded, simulated string) {
+	if c.out.FirstDivergence != nil {
+		return
+	}
+	d := &Divergence{Event: event, What: what, Recorded: recorded, Simulated: simulated, kind: kind}
+	if event < len(c.tr.Events) {
+		d.TimeUS = c.tr.Events[event].TimeUS
+	}
+	c.out.FirstDivergence = d
+	if c.run != nil {
+		c.run.res.Stopped = true
+	}
+}
+
+var driverActions = map[policies.Action]traces.DriverAction{
+	policies.ActionSegmentAlloc: traces.SegmentAlloc,
+	policies.ActionSegmentFree:  traces.SegmentFree,
+	policies.ActionSegmentMap:   traces.SegmentMap,
+	policies.ActionSegmentUnmap: traces.SegmentUnmap,
+}
+
+// Observe compares one event of the policy.
+func (c *comparison) Observe(at At, e *policies.Event) {
+	if c.out.FirstDivergence != nil {
+		return
+	}
+	switch e.Action {
+	case policies.ActionAlloc:
+		if !c.caughtUp(at.Event) {
+			return
+		}
+		if c.tr.Events[at.Event].Kind == traces.OOM {
+			c.diverge(at.Event, otherDivergence, "an allocation that failed in the recording succeeds", "oom",
+				fmt.Sprintf("alloc at %#x", e.Addr))
+			return
+		}
+		if want := c.rec.Addr[at.ID]; want != e.Addr {
+			c.diverge(at.Event, otherDivergence, "another address", fmt.Sprintf("alloc of %d bytes at %#x", e.Requested, want),
+				fmt.Sprintf("at %#x", e.Addr))
+			return
+		}
+		c.out.AddressesMatched++
+	case policies.ActionOOM:
+		if !c.caughtUp(at.Event) {
+			return
+		}
+		ev := c.tr.Events[at.Event]
+		if ev.Kind != traces.OOM {
+			c.diverge(at.Event, otherDivergence, "an allocation of the recording fails",
+				fmt.Sprintf("alloc of %d bytes at %#x", ev.Size, c.rec.Addr[at.ID]), "oom")
+			return
+		}
+		c.out.OOMsMatched++
+	case policies.ActionFreeCompleted:
+		// A flush completes pending frees by itself; the reader has put the
+		// recorded completions of a flush in front of it.
+		if k := c.tr.Events[at.Event].Kind; k != traces.Free && k != traces.FreeCompleted && k != traces.OOM {
+			c.diverge(at.Event, otherDivergence, "a pending free completes too early", "still pending",
+				fmt.Sprintf("free_completed of %#x", e.Addr))
+		}
+	case policies.ActionSegmentAlloc, policies.ActionSegmentFree, policies.ActionSegmentMap, policies.ActionSegmentUnmap:
+		c.driver(at, e)
+	}
+}
+
+func (c *comparison) driver(at At, e *policies.Event) {
+	kind := simGrows
+	if e.Action == policies.ActionSegmentFree || e.Action == policies.ActionSegmentUnmap {
+		kind = simReleases
+	}
+	simulated := fmt.Sprintf("%s of %d bytes at %#x", e.Action, e.Size, e.Addr)
+	if c.cursor < len(c.rec.Driver) {
+		d := c.rec.Driver[c.cursor]
+		if int(d.Before) < at.Event {
+			c.caughtUp(at.Event)
+			return
+		}
+		inOp := int(d.Before) == at.Event || c.tr.Events[at.Event].Kind == traces.EmptyCache
+		if inOp && d.Action == driverActions[e.Action] && d.Addr == e.Addr && d.Size == e.Size && d.Stream == e.Stream {
+			c.cursor++
+			c.out.SegmentEventsMatched++
+			return
+		}
+		if inOp {
+			rk := kind
+			if d.Action != driverActions[e.Action] {
+				rk = recordedGrows
+				if d.Action == traces.SegmentFree || d.Action == traces.SegmentUnmap {
+					rk = recordedReleases
+				}
+			}
+			c.diverge(at.Event, rk, "another segment event", describe(d), simulated)
+			return
+		}
+	}
+	c.diverge(at.Event, kind, "a segment event that the recording does not have", "none", simulated)
+}
+
+// caughtUp reports that every recorded driver event up to the request has been
+// simulated.
+func (c *comparison) caughtUp(event int) bool {
+	if c.cursor >= len(c.rec.Driver) || int(c.rec.Driver[c.cursor].Before) > event {
+		return true
+	}
+	d := c.rec.Driver[c.cursor]
+	kind := recordedGrows
+	if d.Action == traces.SegmentFree || d.Action == traces.SegmentUnmap {
+		kind = recordedReleases
+	}
+	c.diverge(int(d.Before), kind, "a recorded segment event does not happen", describe(d), "none")
+	return false
+}
+
+func describe(d traces.DriverEvent) string {
+	return fmt.Sprintf("%s of %d bytes at %#x", d.Action, d.Size, d.Addr)
+}
+
+// atEnd compares the final blocks and statistics.
+func (c *comparison) atEnd(p policies.Policy) {
+	if !c.caughtUp(len(c.tr.Events)) {
+		return
+	}
+	if c.rec.Final != nil {
+		c.finalBlocks(p)
+	}
+	if c.rec.Stats == nil {
+		return
+	}
+	flat := p.Stats().Flat()
+	for _, key := range sortedKeys(c.rec.Stats) {
+		got, known := flat[key]
+		if !known {
+			c.out.Notes = append(c.out.Notes, fmt.Sprintf("The recording has a statistic %s that is not simulated.", key))
+			continue
+		}
+		c.out.StatsCompared++
+		if want := c.rec.Stats[key]; want != got {
+			c.out.StatsMismatched = append(c.out.StatsMismatched, StatMismatch{key, want, got})
+		}
+	}
+}
+
+func (c *comparison) finalBlocks(p policies.Policy) {
+	type piece struct {
+		addr            uint64
+		size, requested int64
+		state           policies.BlockState
+	}
+	var want, got []piece
+	for _, s := range c.rec.Final.Segments {
+		for _, b := range s.Blocks {
+			w := piece{b.Addr, b.Size, b.Requested, blockStates[b.State]}
+			if b.State == traces.Inactive {
+				w.requested = 0
+			}
+			want = append(want, w)
+		}
+	}
+	for _, s := range p.Segments(nil) {
+		for _, b := range s.Blocks {
+			got = append(got, piece{b.Addr, b.Size, b.Requested, b.State})
+		}
+	}
+	byAddr := func(x, y piece) int {
+		if x.addr < y.addr {
+			return -1
+		}
+		return 1
+	}
+	slices.SortFunc(want, byAddr)
+	slices.SortFunc(got, byAddr)
+	c.out.FinalBlocks = len(want)
+	text := func(ps []piece, k int) string {
+		if k >= len(ps) {
+			return "none"
+		}
+		state := [...]string{"inactive", "allocated", "pending"}[ps[k].state]
+		return fmt.Sprintf("%s block of %d bytes (%d requested) at %#x", state, ps[k].size, ps[k].requested, ps[k].addr)
+	}
+	for k := range max(len(want), len(got)) {
+		if k >= len(want) || k >= len(got) || want[k] != got[k] {
+			c.diverge(len(c.tr.Events), otherDivergence, "another block at the end", text(want, k), text(got, k))
+			return
+		}
+		c.out.FinalBlocksMatched++
+	}
+}
+
+// recordedDevice answers with the addresses that the real driver gave.
+type recordedDevice struct {
+	*Device
+	c *comparison
+}
+
+// Malloc returns the recorded address if the recording takes a segment of this
+// size next. Otherwise the address does not matter: the comparison reports the
+// difference.
+func (d *recordedDevice) Malloc(size int64) (uint64, error) {
+	addr, err := d.Device.Malloc(size)
+	if err == nil && d.c.cursor < len(d.c.rec.Driver) {
+		if e := d.c.rec.Driver[d.c.cursor]; e.Action == traces.SegmentAlloc && e.Size == size {
+			addr = e.Addr
+		}
+	}
+	return addr, err
+}
+
+// Reserve returns the address of the first recorded mapping that follows: a
+// reservation is mapped from its start.
+func (d *recordedDevice) Reserve(size int64) (uint64, error) {
+	addr, err := d.Device.Reserve(size)
+	if err == nil && d.c.cursor < len(d.c.rec.Driver) {
+		if e := d.c.rec.Driver[d.c.cursor]; e.Action == traces.SegmentMap {
+			addr = e.Addr
+		}
+	}
+	return addr, err
+}

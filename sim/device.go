@@ -1,0 +1,324 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"allocsim/policies"
+)
+
+// Device is the modelled device: a capacity, a rule for addresses, and the
+// counts and costs of the calls made. Physical memory has no fragmentation
+// (it is paged), so a call succeeds exactly when enough bytes are free.
+type Device struct {
+	capacity int64 // math.MaxInt64 = unlimited
+	total    int64
+	used     int64
+	place    placer
+	nextVA   uint64 // next address-space reservation
+	cost     *CostTable
+	driver   Driver
+}
+
+var _ policies.Device = (*Device)(nil)
+
+// placer decides where cudaMalloc puts a segment.
+type placer interface {
+	alloc(size int64) uint64
+	free(addr uint64, size int64)
+}
+
+// DeviceConfig describes a modelled device.
+type DeviceConfig struct {
+	Capacity  int64 // bytes an allocator can get; 0 = unlimited
+	Total     int64 // bytes the runtime reports; 0 = Capacity
+	Addresses Addresses
+	Seed      uint64
+	// SideStreams says that streams besides the default one are made before
+	// the first segment, which changes where the driver model starts (spec
+	// driver.md section 2).
+	SideStreams bool
+	Cost        *CostTable // nil = DefaultCost
+}
+
+// NewDevice returns an empty device.
+func NewDevice(c DeviceConfig) *Device {
+	d := &Device{capacity: c.Capacity, total: c.Total, nextVA: firstReservation, cost: c.Cost}
+	if d.capacity <= 0 {
+		d.capacity = math.MaxInt64
+	}
+	if d.total <= 0 {
+		d.total = max(c.Capacity, 0)
+	}
+	if d.cost == nil {
+		d.cost = DefaultCost
+	}
+	switch c.Addresses {
+	case AddressesDown:
+		d.place = &downward{next: modelA}
+	case AddressesUp:
+		d.place = &upward{next: modelA}
+	case AddressesRandom:
+		d.place = &scattered{rng: rand.New(rand.NewPCG(c.Seed, 0x5eed)), used: make(map[uint64]bool)}
+	default:
+		d.place = newDriverModel(c.SideStreams)
+	}
+	return d
+}
+
+// Total is the device's memory in bytes; 0 = unlimited.
+func (d *Device) Total() int64 { return d.total }
+
+// MemInfo returns the bytes that the allocator can still get, and Total.
+func (d *Device) MemInfo() (free, total int64) {
+	if d.capacity == math.MaxInt64 {
+		return math.MaxInt64, d.total
+	}
+	return d.capacity - d.used, d.total
+}
+
+// Driver sums up the calls so far.
+func (d *Device) Driver() Driver { return d.driver }
+
+// Malloc is cudaMalloc: whole granules of 2 MiB.
+func (d *Device) Malloc(size int64) (uint64, error) {
+	granules := roundUp(size, granule)
+	if size <= 0 || granules > d.capacity-d.used {
+		return 0, policies.ErrOutOfMemory
+	}
+	d.used += granules
+	d.driver.Mallocs++
+	d.driver.StallUS += d.cost.Malloc(size)
+	return d.place.alloc(granules), nil
+}
+
+// Free is cudaFree.
+func (d *Device) Free(addr uint64, size int64) error {
+	granules := roundUp(size, granule)
+	d.used -= granules
+	d.driver.Frees++
+	d.driver.StallUS += d.cost.Free(size)
+	d.place.free(addr, granules)
+	return nil
+}
+
+// Reserve is cuMemAddressReserve: ascending, in steps of 32 MiB (spec
+// driver.md section 3).
+func (d *Device) Reserve(size int64) (uint64, error) {
+	if size <= 0 || size > 1<<60 {
+		return 0, fmt.Errorf("reserve %d bytes of address space: %w", size, policies.ErrOutOfMemory)
+	}
+	addr := d.nextVA
+	d.nextVA += uint64(roundUp(size, chunkUnit))
+	return addr, nil
+}
+
+// Release gives a reservation back; its addresses are not used again.
+func (d *Device) Release(uint64, int64) error { return nil }
+
+// Map backs whole pages with memory.
+func (d *Device) Map(_ uint64, size, page int64) error {
+	if size > d.capacity-d.used {
+		return policies.ErrOutOfMemory
+	}
+	d.used += size
+	d.driver.Maps++
+	d.driver.StallUS += d.cost.Map(size/page, page)
+	return nil
+}
+
+// Unmap takes pages away.
+func (d *Device) Unmap(_ uint64, size, page int64) error {
+	d.used -= size
+	d.driver.Unmaps++
+	d.driver.StallUS += d.cost.Unmap(size/page, page)
+	return nil
+}
+
+func roundUp(x, unit int64) int64 { return (x + unit - 1) / unit * unit }
+
+// Constants of the driver's address choice, fitted to an H200 with driver
+// 580.159 and CUDA 13.0 (spec driver.md sections 2 and 3).
+const (
+	granule   = 2 << 20  // every segment address and size
+	chunkUnit = 32 << 20 // address space comes from the OS in these
+	// modelA is the 32 MiB boundary A of the model. On a real machine it
+	// varies with address randomisation; only differences matter.
+	modelA           = 0x7f38e2000000
+	firstReservation = 0x302000000
+)
+
+// chunk is a range of address space taken from the OS. Segments lie inside one
+// chunk.
+type chunk struct {
+	addr    uint64
+	size    int64
+	gaps    []span // free ranges, by address
+	maxGap  int64
+	initial bool // left over from context creation: never returned
+}
+
+type span struct {
+	addr uint64
+	size int64
+}
+
+// driverModel is where cudaMalloc puts a segment (spec driver.md section 2):
+// the newest chunk that has room, there the smallest gap that fits; else a new
+// chunk in the highest hole.
+type driverModel struct {
+	chunks []*chunk // oldest first
+	byAddr []*chunk // those that bound holes for new chunks, highest first
+	top    uint64   // new chunks end at or below
+}
+
+func newDriverModel(sideStreams bool) *driverModel {
+	m := &driverModel{}
+	gap := func(addr uint64, size int64) {
+		c := &chunk{addr: addr, size: size, gaps: []span{{addr, size}}, maxGap: size, initial: true}
+		m.chunks = append(m.chunks, c)
+	}
+	if sideStreams {
+		gap(modelA-26<<20, 26<<20)
+		m.top = modelA - 32<<20
+	} else {
+		gap(modelA+72<<20, 24<<20)
+		gap(modelA-2<<20, 2<<20)
+		m.top = modelA - 416<<20
+	}
+	return m
+}
+
+func (m *driverModel) alloc(size int64) uint64 {
+	for k := len(m.chunks) - 1; k >= 0; k-- {
+		if c := m.chunks[k]; c.maxGap >= size {
+			return c.take(size)
+		}
+	}
+	cs := roundUp(size, chunkUnit)
+	// A new chunk needs 32 MiB more than its size: the driver maps that much
+	// and trims to an aligned range.
+	end, at := m.top, 0
+	for ; at < len(m.byAddr); at++ {
+		c := m.byAddr[at]
+		if end-(c.addr+uint64(c.size)) >= uint64(cs+chunkUnit) {
+			break
+		}
+		end = c.addr
+	}
+	c := &chunk{addr: end - uint64(cs), size: cs}
+	c.gaps = []span{{c.addr, cs}}
+	c.maxGap = cs
+	m.chunks = append(m.chunks, c)
+	m.byAddr = slices.Insert(m.byAddr, at, c)
+	return c.take(size)
+}
+
+// take carves size bytes from the start of the smallest gap that has them.
+func (c *chunk) take(size int64) uint64 {
+	best := -1
+	for k, g := range c.gaps {
+		if g.size >= size && (best < 0 || g.size < c.gaps[best].size) {
+			best = k
+		}
+	}
+	g := &c.gaps[best]
+	addr := g.addr
+	g.addr += uint64(size)
+	g.size -= size
+	if g.size == 0 {
+		c.gaps = slices.Delete(c.gaps, best, best+1)
+	}
+	c.measure()
+	return addr
+}
+
+func (c *chunk) measure() {
+	c.maxGap = 0
+	for _, g := range c.gaps {
+		c.maxGap = max(c.maxGap, g.size)
+	}
+}
+
+func (m *driverModel) free(addr uint64, size int64) {
+	k := slices.IndexFunc(m.chunks, func(c *chunk) bool { return addr >= c.addr && addr < c.addr+uint64(c.size) })
+	if k < 0 {
+		return
+	}
+	c := m.chunks[k]
+	at, _ := slices.BinarySearchFunc(c.gaps, addr, func(g span, a uint64) int {
+		if g.addr < a {
+			return -1
+		}
+		return 1
+	})
+	c.gaps = slices.Insert(c.gaps, at, span{addr, size})
+	if at+1 < len(c.gaps) && c.gaps[at].addr+uint64(c.gaps[at].size) == c.gaps[at+1].addr {
+		c.gaps[at].size += c.gaps[at+1].size
+		c.gaps = slices.Delete(c.gaps, at+1, at+2)
+	}
+	if at > 0 && c.gaps[at-1].addr+uint64(c.gaps[at-1].size) == addr {
+		c.gaps[at-1].size += c.gaps[at].size
+		c.gaps = slices.Delete(c.gaps, at, at+1)
+	}
+	c.measure()
+	if c.maxGap == c.size && !c.initial {
+		m.chunks = slices.Delete(m.chunks, k, k+1)
+		m.byAddr = slices.Delete(m.byAddr, slices.Index(m.byAddr, c), slices.Index(m.byAddr, c)+1)
+	}
+}
+
+// downward never uses an address twice and always goes down.
+type downward struct{ next uint64 }
+
+func (p *downward) alloc(size int64) uint64 {
+	p.next -= uint64(size)
+	return p.next
+}
+
+func (p *downward) free(uint64, int64) {}
+
+// upward never uses an address twice and always goes up.
+type upward struct{ next uint64 }
+
+func (p *upward) alloc(size int64) uint64 {
+	addr := p.next
+	p.next += uint64(size)
+	return addr
+}
+
+func (p *upward) free(uint64, int64) {}
+
+// scattered draws a slot of address space for each segment from a seeded
+// generator.
+type scattered struct {
+	rng  *rand.Rand
+	used map[uint64]bool
+}
+
+const slotBits = 40 // 1 TiB of address space a segment
+
+func (p *scattered) alloc(size int64) uint64 {
+	slots := uint64(size)>>slotBits + 1
+	for {
+		slot := p.rng.Uint64N(1<<22) + 1
+		free := true
+		for k := range slots {
+			free = free && !p.used[slot+k]
+		}
+		if free {
+			for k := range slots {
+				p.used[slot+k] = true
+			}
+			return slot << slotBits
+		}
+	}
+}
+
+func (p *scattered) free(addr uint64, size int64) {
+	for k := range uint64(size)>>slotBits + 1 {
+		delete(p.used, addr>>slotBits+k)
+	}
+}

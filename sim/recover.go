@@ -1,0 +1,508 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"allocsim/internal/bytesize"
+	"allocsim/policies"
+	"allocsim/policies/torch"
+	"allocsim/policies/torch/conf"
+	"allocsim/traces"
+)
+
+// RecoverOptions override what a recording says or leaves open.
+type RecoverOptions struct {
+	// Conf replaces the recorded configuration string when ConfSet.
+	Conf    string
+	ConfSet bool
+	// Fraction, Limit and Capacity replace the recorded or inferred ones when
+	// not 0 (see Config).
+	Fraction float64
+	Limit    int64
+	Capacity int64
+}
+
+// Recovered is a recording with what it does not say found out: the
+// environment its program ran in.
+type Recovered struct {
+	// Trace has EmptyCache events and private pools in place.
+	Trace *traces.Trace
+	// Policy is the recorded configuration, as PyTorch understood it; Conf is
+	// the same as a value, Version the release whose rules hold.
+	Policy  *policies.Spec
+	Conf    conf.Config
+	Version conf.Version
+	// Limit is the memory limit in bytes, 0 = none. LimitLow and LimitHigh
+	// bracket an inferred one: any limit in between explains the recording.
+	Limit, LimitLow, LimitHigh int64
+	// Capacity is the bytes the device had for the allocator, 0 = unknown.
+	Capacity int64
+	// Fraction is the recorded memory fraction, 0 = none or unknown.
+	Fraction float64
+	// Check is the comparison with the recording under all this; nil when
+	// there is nothing to compare with.
+	Check *CheckResult
+	// Inferred lists what was found out.
+	Inferred []string
+}
+
+// Config is the run that repeats the recording on a modelled device.
+func (r *Recovered) Config() Config {
+	return Config{Policy: r.Policy, Limit: r.Limit, Capacity: r.Capacity, Total: r.Trace.Meta.DeviceTotal}
+}
+
+// Recover finds out what a PyTorch recording does not say (spec
+// verification.md sections 3 and 6): with a sidecar, configuration, limit and
+// empty_cache calls are known; otherwise they are inferred from the segment
+// events. Traces without recorded segment events come back as they are.
+func Recover(ctx context.Context, tr *traces.Trace, opts RecoverOptions) (*Recovered, error) {
+	rec := &Recovered{Trace: tr, Version: conf.Latest}
+	if v, err := conf.ParseVersion(tr.Meta.Torch); err == nil {
+		rec.Version = min2(v, conf.Latest)
+	}
+	text := tr.Meta.Conf
+	if opts.ConfSet {
+		text = opts.Conf
+	} else if !tr.Meta.ConfKnown && tr.Recorded != nil {
+		rec.infer("The configuration is unknown; PyTorch's defaults are assumed.")
+	}
+	c, err := conf.ParseLenient(text, rec.Version)
+	if err != nil {
+		return nil, fmt.Errorf("%s: the recorded configuration %q: %w", tr.Source, text, err)
+	}
+	rec.Conf = c
+	if rec.Policy, err = torch.Spec(c, rec.Version); err != nil {
+		return nil, err
+	}
+	if err := rec.limits(opts); err != nil {
+		return nil, err
+	}
+	if tr.Recorded == nil || len(tr.Recorded.Addr) == 0 || c.Backend != conf.Native {
+		return rec, nil
+	}
+	s := &settler{rec: rec}
+	rec.Capacity = opts.Capacity
+	known := opts.Limit != 0 || opts.Fraction != 0 || tr.Meta.Sidecar
+	if rec.Capacity == 0 {
+		rec.fullDevice()
+	}
+	if known || rec.Capacity != 0 {
+		err = s.settle(ctx)
+	} else {
+		err = s.settleUnknownLimit(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	rec.Trace = s.tr
+	rec.Check = s.check
+	rec.Inferred = append(rec.Inferred, s.inferred()...)
+	if rec.Check != nil {
+		rec.Check.Inferred = rec.Inferred
+		rec.Check.Notes = append(rec.Check.Notes, tr.Notes...)
+	}
+	return rec, nil
+}
+
+// Check replays a recording under its own configuration and compares every
+// event with what the real allocator did. The error says so when the source
+// has nothing to compare with.
+func Check(ctx context.Context, tr *traces.Trace, opts RecoverOptions) (*CheckResult, error) {
+	if tr.Recorded == nil || len(tr.Events) == 0 || len(tr.Recorded.Addr) == 0 {
+		return nil, fmt.Errorf("%s (%s) does not say what its allocator did, so there is nothing to check; a PyTorch snapshot with history does", tr.Source, tr.Format)
+	}
+	rec, err := Recover(ctx, tr, opts)
+	if err != nil {
+		return nil, err
+	}
+	if rec.Check == nil {
+		return nil, fmt.Errorf("%s was recorded with %s, which leaves no history to check", tr.Source, rec.Policy)
+	}
+	return rec.Check, nil
+}
+
+func min2(a, b conf.Version) conf.Version {
+	if b.Compare(a) < 0 {
+		return b
+	}
+	return a
+}
+
+func (r *Recovered) infer(format string, args ...any) {
+	r.Inferred = append(r.Inferred, fmt.Sprintf(format, args...))
+}
+
+// limits takes over a limit that is given or recorded.
+func (r *Recovered) limits(opts RecoverOptions) error {
+	r.Fraction = r.Trace.Meta.Fraction
+	if opts.Fraction != 0 {
+		r.Fraction = opts.Fraction
+	}
+	f := r.Fraction
+	if f == 0 {
+		f = r.Policy.Fraction
+	}
+	switch {
+	case opts.Limit != 0:
+		r.Limit = opts.Limit
+	case f < 0 || f > 1 || math.IsNaN(f):
+		return fmt.Errorf("%s: a memory fraction is between 0 and 1, not %v", r.Trace.Source, f)
+	case f != 0 && r.Trace.Meta.DeviceTotal > 0:
+		r.Limit = r.Policy.LimitOf(f, r.Trace.Meta.DeviceTotal)
+	}
+	r.LimitLow, r.LimitHigh = r.Limit, r.Limit
+	return nil
+}
+
+// recordedOps calls f for every request (Alloc or OOM) with the recorded
+// driver events that belong to it and the bytes held before them.
+func recordedOps(tr *traces.Trace, f func(k int, group []traces.DriverEvent, held int64)) {
+	var held int64
+	if tr.Start != nil {
+		for _, s := range tr.Start.Segments {
+			held += s.Size
+		}
+	}
+	driver := tr.Recorded.Driver
+	for k := tr.StartEvents; k <= len(tr.Events); k++ {
+		n := 0
+		for n < len(driver) && int(driver[n].Before) <= k {
+			n++
+		}
+		if n > 0 || k == len(tr.Events) || tr.Events[k].Kind == traces.OOM {
+			f(k, driver[:n], held)
+		}
+		for _, d := range driver[:n] {
+			held += heldChange(d)
+		}
+		driver = driver[n:]
+	}
+}
+
+func heldChange(d traces.DriverEvent) int64 {
+	if d.Action == traces.SegmentAlloc || d.Action == traces.SegmentMap {
+		return d.Size
+	}
+	return -d.Size
+}
+
+func releases(d traces.DriverEvent) bool {
+	return d.Action == traces.SegmentFree || d.Action == traces.SegmentUnmap
+}
+
+// fullDevice recognises a device that was really full: at every OOM entry what
+// the allocator held and what the device had free add up to the same number.
+func (r *Recovered) fullDevice() {
+	tr := r.Trace
+	var capacity int64
+	ooms, constant, full := 0, true, false
+	recordedOps(tr, func(k int, group []traces.DriverEvent, held int64) {
+		if k == len(tr.Events) || tr.Events[k].Kind != traces.OOM {
+			return
+		}
+		free := int64(-1)
+		if ooms < len(tr.Recorded.OOMDeviceFree) {
+			free = tr.Recorded.OOMDeviceFree[ooms]
+		}
+		ooms++
+		if free < 0 {
+			constant = false
+			return
+		}
+		for _, d := range group {
+			held += heldChange(d)
+		}
+		if free < torch.SegmentSize(r.Conf, r.Version, tr.Events[k].Size) {
+			full = true
+		}
+		if capacity == 0 {
+			capacity = held + free
+		}
+		constant = constant && capacity == held+free
+	})
+	switch {
+	case !full:
+	case constant:
+		r.Capacity = capacity
+		r.infer("The device was full: it had %s (%d bytes) for this allocator, by every oom entry.", bytesize.Format(capacity), capacity)
+	default:
+		r.infer("The device was full at some oom entry, but its capacity for this allocator changed (other processes); it is not modelled.")
+	}
+}
+
+// settler looks for the EmptyCache calls and pools that explain a recording.
+type settler struct {
+	rec    *Recovered
+	runner Runner
+	tr     *traces.Trace // with what has been found so far
+	check  *CheckResult
+	empty  []int // events before which a call was inferred, in the final trace
+	pools  int   // private pools that were made up
+}
+
+func (s *settler) compare(ctx context.Context, tr *traces.Trace) (*CheckResult, error) {
+	return s.runner.compare(ctx, tr, s.rec.Config())
+}
+
+// maxEdits bounds the search of settle.
+const maxEdits = 4000
+
+// settle replays, and at each divergence tries what could explain it: an
+// empty_cache call at the start of the operation (rule M of spec
+// verification.md section 3.1), or a private pool that the stream entered or
+// left there (section 3.3). An edit stays if the replay then gets further.
+func (s *settler) settle(ctx context.Context) error {
+	var err error
+	if s.tr == nil {
+		s.tr = s.rec.Trace
+	}
+	if s.check, err = s.compare(ctx, s.tr); err != nil {
+		return err
+	}
+	for range maxEdits {
+		d := s.check.FirstDivergence
+		if d == nil || d.kind == otherDivergence && d.Event >= len(s.tr.Events) {
+			return nil
+		}
+		better := false
+		for _, e := range s.candidates(d) {
+			check, err := s.compare(ctx, e.tr)
+			if err != nil {
+				return err
+			}
+			if next := check.FirstDivergence; next == nil || next.Event-e.shift > d.Event {
+				s.tr, s.check, better = e.tr, check, true
+				if e.empty >= 0 {
+					s.empty = append(s.empty, e.empty)
+				}
+				s.pools += e.newPools
+				break
+			}
+		}
+		if !better {
+			return nil
+		}
+	}
+	return nil
+}
+
+type edit struct {
+	tr       *traces.Trace
+	shift    int // events inserted in front of the divergence
+	empty    int // event before which a call is inserted; -1 = none
+	newPools int
+}
+
+func (s *settler) candidates(d *Divergence) []edit {
+	var es []edit
+	es = append(es, edit{tr: traces.WithEmptyCaches(s.tr, []int{d.Event}), shift: 1, empty: d.Event})
+	if d.Event >= len(s.tr.Events) || s.tr.Events[d.Event].Kind != traces.Alloc {
+		return es
+	}
+	e := s.tr.Events[d.Event]
+	first := len(s.tr.Pools) - s.pools // first made-up pool
+	if e.Pool != 0 && int(e.Pool) < first {
+		return es // the snapshot says which pool it is
+	}
+	if s.pools == 0 && d.kind != recordedGrows {
+		return es
+	}
+	for p := 0; p <= len(s.tr.Pools); p++ {
+		if p == int(e.Pool) || p > 0 && p < first || p > traces.MaxPools {
+			continue
+		}
+		if p == len(s.tr.Pools) && d.kind != recordedGrows {
+			continue
+		}
+		c := withPool(s.tr, d.Event, uint8(p), first)
+		n := 0
+		if p == len(s.tr.Pools) {
+			n = 1
+		}
+		es = append(es, edit{tr: c, empty: -1, newPools: n})
+	}
+	return es
+}
+
+// withPool routes the requests of the stream of Events[from], from there on,
+// to pool p, unless they are in a pool below first, which is known.
+func withPool(tr *traces.Trace, from int, p uint8, first int) *traces.Trace {
+	c := *tr
+	c.Events = slices.Clone(tr.Events)
+	if int(p) == len(tr.Pools) {
+		c.Pools = append(slices.Clone(tr.Pools), traces.PoolID{-1, int64(p)})
+	}
+	stream := c.Events[from].Stream
+	for k := from; k < len(c.Events); k++ {
+		e := &c.Events[k]
+		if (e.Kind == traces.Alloc || e.Kind == traces.OOM) && e.Stream == stream && (e.Pool == 0 || int(e.Pool) >= first) {
+			e.Pool = p
+		}
+	}
+	return &c
+}
+
+func (s *settler) inferred() []string {
+	var out []string
+	if n := len(s.empty); n > 0 {
+		where := "the recording does not note them"
+		if s.rec.Trace.Meta.Sidecar {
+			where = "the sidecar does not note them; torch.cuda.graph empties the cache on entry"
+		}
+		out = append(out, fmt.Sprintf("%d empty_cache calls, from releases that nothing else explains (%s).", n, where))
+	}
+	if s.pools > 0 {
+		out = append(out, fmt.Sprintf("%d private memory pools, from requests that ignore cached blocks of their stream.", s.pools))
+	}
+	if s.rec.LimitLow != s.rec.LimitHigh {
+		out = append(out, fmt.Sprintf("A memory limit between %d and %d bytes (%s is used): every limit in between explains the recording.",
+			s.rec.LimitLow, s.rec.LimitHigh, bytesize.Format(s.rec.Limit)))
+	}
+	return out
+}
+
+// settleUnknownLimit settles a recording without sidecar: whether there was a
+// memory limit, and which, is part of the question (spec verification.md
+// section 3.2).
+func (s *settler) settleUnknownLimit(ctx context.Context) error {
+	b := s.bounds()
+	if s.rec.Conf.GCThreshold > 0 {
+		return s.bisect(ctx, b)
+	}
+	if b.assume {
+		s.rec.LimitLow, s.rec.LimitHigh = b.lo, max(b.lo, b.hi)
+		s.rec.Limit = b.lo + (s.rec.LimitHigh-b.lo)/2
+	}
+	return s.settle(ctx)
+}
+
+// bounds is what the trace alone says of a limit.
+type limitBounds struct {
+	lo, hi  int64 // the limit is in [lo, hi] if there is one
+	assume  bool
+	certain []int // events before which a release can only be an empty_cache
+}
+
+func (s *settler) bounds() limitBounds {
+	tr := s.rec.Trace
+	b := limitBounds{hi: math.MaxInt64}
+	var needs []int64
+	ooms := 0
+	oomWithRoom := false
+	recordedOps(tr, func(k int, group []traces.DriverEvent, held int64) {
+		isOOM := k < len(tr.Events) && tr.Events[k].Kind == traces.OOM
+		var segment int64
+		if k < len(tr.Events) && (isOOM || tr.Events[k].Kind == traces.Alloc) {
+			segment = torch.SegmentSize(s.rec.Conf, s.rec.Version, tr.Events[k].Size)
+		}
+		before, released, grew := held, false, false
+		for _, d := range group {
+			switch {
+			case releases(d):
+				released = true
+			case d.Action == traces.SegmentAlloc:
+				grew = true
+				b.lo = max(b.lo, held+d.Size)
+			case !grew:
+				grew = true
+				b.lo = max(b.lo, held+segment)
+			}
+			held += heldChange(d)
+		}
+		switch {
+		case isOOM:
+			free := int64(-1)
+			if ooms < len(tr.Recorded.OOMDeviceFree) {
+				free = tr.Recorded.OOMDeviceFree[ooms]
+			}
+			ooms++
+			if free >= segment {
+				oomWithRoom = true
+				b.hi = min(b.hi, held+segment-1)
+			}
+		case released && grew:
+			needs = append(needs, before+segment)
+		case released:
+			b.certain = append(b.certain, k)
+		}
+	})
+	flushes := 0
+	for _, n := range needs {
+		if n > b.lo {
+			flushes++
+			b.hi = min(b.hi, n-1)
+		}
+	}
+	b.assume = oomWithRoom || flushes >= 2 || flushes == 1 && len(b.certain) == 0
+	return b
+}
+
+// bisect finds a limit for a recording with garbage collection, which exists
+// only with one: whoever releases first at the divergence says whether the
+// limit is too small or too large.
+func (s *settler) bisect(ctx context.Context, b limitBounds) error {
+	base := s.rec.Trace
+	withCertain := traces.WithEmptyCaches(base, b.certain)
+	lo, hi := b.lo, b.hi
+	if hi == math.MaxInt64 {
+		hi = max(base.Meta.DeviceTotal, 4*b.lo, 1<<40)
+	}
+	top := hi
+	use := func(limit int64) { s.rec.Limit = limit }
+	for lo <= hi {
+		mid := lo + (hi-lo)/2
+		use(mid)
+		check, err := s.compare(ctx, withCertain)
+		if err != nil {
+			return err
+		}
+		if check.Exact || check.FirstDivergence == nil {
+			s.tr, s.check, s.empty = withCertain, check, b.certain
+			s.rec.LimitLow, s.rec.LimitHigh = lo, hi
+			if hi == top && b.hi == math.MaxInt64 {
+				s.rec.LimitHigh = math.MaxInt64
+			}
+			return nil
+		}
+		switch check.FirstDivergence.kind {
+		case simReleases:
+			lo = mid + 1
+			continue
+		case recordedReleases:
+			hi = mid - 1
+			continue
+		}
+		break
+	}
+	// Ambiguous: keep the limit that needs the fewest inferred calls.
+	const tries = 30
+	lo, hi = b.lo, top
+	var best *settler
+	var bestLimit int64
+	for k := range int64(tries + 1) {
+		use(lo + (hi-lo)/tries*k)
+		t := &settler{rec: s.rec}
+		if err := t.settle(ctx); err != nil {
+			return err
+		}
+		switch {
+		case best == nil, t.further(best):
+			best, bestLimit = t, s.rec.Limit
+		}
+	}
+	use(bestLimit)
+	s.rec.LimitLow, s.rec.LimitHigh = bestLimit, bestLimit
+	s.rec.infer("A memory limit of about %s: garbage collection needs one, and this one explains the recording best.", bytesize.Format(bestLimit))
+	s.tr, s.check, s.empty, s.pools = best.tr, best.check, best.empty, best.pools
+	return nil
+}
+
+// further reports that s explains more of the recording than t, or as much
+// with fewer inferred calls.
+func (s *settler) further(t *settler) bool {
+	x, y := s.check.AddressesMatched, t.check.AddressesMatched
+	return x > y || x == y && len(s.empty) < len(t.empty)
+}

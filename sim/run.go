@@ -1,0 +1,350 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"allocsim/policies"
+	"allocsim/traces"
+)
+
+// maxOOMs is how many OOMs a Result describes; all of them are counted.
+const maxOOMs = 1000
+
+// cancelEvery is how many events run between two looks at the context.
+const cancelEvery = 1 << 16
+
+// Run replays a trace under a configuration. It returns an error for a policy
+// or device that fails for another reason than lack of memory, for a trace
+// that frees what it must not, and when ctx ends.
+//
+// An allocation that the recording has but that fails here leaves no block:
+// its free is skipped, as if the program went on without it. What follows the
+// first such OOM is therefore a guess (spec verification.md section 4).
+func Run(ctx context.Context, tr *traces.Trace, cfg Config, obs ...Observer) (*Result, error) {
+	var r Runner
+	return r.Run(ctx, tr, cfg, obs...)
+}
+
+// Runner runs traces one after the other and reuses its memory between runs.
+// The zero Runner is ready. It is used by one goroutine.
+type Runner struct {
+	handles []policies.Handle // by block id; 0 = not live
+}
+
+// Run is the function Run.
+func (r *Runner) Run(ctx context.Context, tr *traces.Trace, cfg Config, obs ...Observer) (*Result, error) {
+	run, err := r.start(tr, cfg, obs)
+	if err != nil {
+		return nil, err
+	}
+	if err := run.events(ctx, 0, len(tr.Events)); err != nil {
+		return nil, err
+	}
+	res := run.finish()
+	if cfg.Detail && !res.Stopped && cfg.Device == nil {
+		if res.AtPeak, err = r.atPeak(ctx, tr, cfg, run.peakAt); err != nil {
+			return nil, err
+		}
+	}
+	return res, nil
+}
+
+// running is one run in progress.
+type running struct {
+	tr      *traces.Trace
+	cfg     Config
+	device  policies.Device
+	model   *Device // device, when it is the modelled one
+	policy  policies.Policy
+	stats   *policies.Stats
+	handles []policies.Handle
+	res     *Result
+	relay   *relay // nil without observers
+	peakAt  int    // event at which reserved bytes first reached their peak
+	peak    int64
+	spare   int // OOMs of the recording that had room here
+}
+
+// relay adds the place in the trace to a policy's events.
+type relay struct {
+	at  At
+	obs []Observer
+}
+
+func (r *relay) Observe(e *policies.Event) {
+	for _, o := range r.obs {
+		o.Observe(r.at, e)
+	}
+}
+
+// start prepares a run: device, limit, policy.
+func (r *Runner) start(tr *traces.Trace, cfg Config, obs []Observer) (*running, error) {
+	if cfg.Policy == nil {
+		return nil, fmt.Errorf("run %s: no policy", tr.Source)
+	}
+	total := cfg.Total
+	if total == 0 {
+		total = cfg.Capacity
+	}
+	if total == 0 {
+		total = tr.Meta.DeviceTotal
+	}
+	fraction := cfg.Fraction
+	if fraction == 0 {
+		fraction = cfg.Policy.Fraction
+	}
+	limit := cfg.Limit
+	if limit == 0 && fraction != 0 {
+		switch {
+		case fraction < 0 || fraction > 1 || math.IsNaN(fraction):
+			return nil, fmt.Errorf("a memory fraction is between 0 and 1, not %v", fraction)
+		case total == 0:
+			return nil, fmt.Errorf("a memory fraction of %v needs the device's size: give --capacity or --gpu", fraction)
+		case cfg.Policy.LimitOf != nil:
+			limit = cfg.Policy.LimitOf(fraction, total)
+		case fraction < 1:
+			limit = int64(fraction * float64(total))
+		}
+	}
+	run := &running{tr: tr, cfg: cfg, device: cfg.Device}
+	if run.device == nil {
+		run.model = NewDevice(DeviceConfig{
+			Capacity: cfg.Capacity, Total: total, Addresses: cfg.Addresses, Seed: cfg.Seed,
+			SideStreams: len(tr.Streams) > 1, Cost: cfg.Cost,
+		})
+		run.device = run.model
+	}
+	var err error
+	run.policy, err = newPolicy(tr, cfg.Policy, policies.Env{Device: run.device, Limit: limit, Streams: len(tr.Streams)})
+	if err != nil {
+		return nil, fmt.Errorf("policy %s: %w", cfg.Policy, err)
+	}
+	run.stats = run.policy.Stats()
+	if len(obs) > 0 {
+		run.relay = &relay{obs: obs}
+		run.policy.Observe(run.relay)
+	}
+	r.handles = slices.Grow(r.handles[:0], tr.NumBlocks)[:tr.NumBlocks]
+	clear(r.handles)
+	run.handles = r.handles
+	run.res = &Result{
+		Policy: cfg.Policy, Capacity: cfg.Capacity, Limit: limit, Completed: true,
+		Notes: slices.Concat(tr.Notes, cfg.Policy.Notes),
+	}
+	return run, nil
+}
+
+// events runs Events[from:to].
+func (r *running) events(ctx context.Context, from, to int) error {
+	for from < to && !r.res.Stopped {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		end := min(from+cancelEvery, to)
+		if err := r.batch(from, end); err != nil {
+			return err
+		}
+		from = end
+	}
+	return nil
+}
+
+func (r *running) batch(from, to int) error {
+	events := r.tr.Events
+	policy, handles := r.policy, r.handles
+	reserved := &r.stats.ReservedBytes[policies.All]
+	maxReserved := r.cfg.MaxReserved
+	if maxReserved <= 0 {
+		maxReserved = math.MaxInt64
+	}
+	for k := from; k < to; k++ {
+		e := &events[k]
+		if r.relay != nil {
+			r.relay.at = At{Event: k, TimeUS: e.TimeUS, ID: e.ID}
+		}
+		switch e.Kind {
+		case traces.Alloc:
+			b, err := policy.Malloc(policies.Request{Size: e.Size, Stream: e.Stream, Pool: e.Pool})
+			if err != nil {
+				if err := r.failed(k, e, err); err != nil {
+					return err
+				}
+			} else {
+				handles[e.ID] = b.Handle
+			}
+			if reserved.Peak > r.peak {
+				r.peak, r.peakAt = reserved.Peak, k
+				if r.peak > maxReserved {
+					r.res.Stopped = true
+				}
+			}
+			if r.res.Stopped {
+				r.res.Events = k + 1
+				return nil
+			}
+		case traces.Free:
+			if h := handles[e.ID]; h != 0 {
+				handles[e.ID] = 0
+				if err := policy.Free(h, false); err != nil {
+					return r.wrap(k, err)
+				}
+			}
+		case traces.FreeRequested:
+			if h := handles[e.ID]; h != 0 {
+				if err := policy.Free(h, true); err != nil {
+					return r.wrap(k, err)
+				}
+			}
+		case traces.FreeCompleted:
+			if h := handles[e.ID]; h != 0 {
+				handles[e.ID] = 0
+				if err := policy.FreeCompleted(h); err != nil {
+					return r.wrap(k, err)
+				}
+			}
+		case traces.EmptyCache:
+			if err := policy.EmptyCache(); err != nil {
+				return r.wrap(k, err)
+			}
+		case traces.OOM:
+			if err := r.attempt(k, e); err != nil {
+				return err
+			}
+		default:
+			return r.wrap(k, fmt.Errorf("unknown kind of event %d", e.Kind))
+		}
+	}
+	r.res.Events = to
+	return nil
+}
+
+func (r *running) wrap(k int, err error) error {
+	return fmt.Errorf("%s: event %d (%s of block %d) under %s: %w",
+		r.tr.Source, k, r.tr.Events[k].Kind, r.tr.Events[k].ID, r.cfg.Policy, err)
+}
+
+// failed notes an allocation that failed; another failure than lack of memory
+// is an error.
+func (r *running) failed(k int, e *traces.Event, err error) error {
+	if !errors.Is(err, policies.ErrOutOfMemory) {
+		return r.wrap(k, err)
+	}
+	recorded := e.Kind == traces.OOM
+	if !recorded {
+		r.res.Completed = false
+		if r.cfg.StopAtOOM {
+			r.res.Stopped = true
+		}
+	}
+	if len(r.res.OOMs) >= maxOOMs {
+		return nil
+	}
+	segments := r.policy.Segments(nil)
+	var largest int64
+	for _, s := range segments {
+		for _, b := range s.Blocks {
+			if b.State == policies.BlockFree {
+				largest = max(largest, b.Size)
+			}
+		}
+	}
+	free, _ := r.device.MemInfo()
+	o := OOM{
+		Event: k, TimeUS: e.TimeUS, Requested: e.Size,
+		Reserved:    r.stats.ReservedBytes[policies.All].Current,
+		Allocated:   r.stats.AllocatedBytes[policies.All].Current,
+		LargestFree: largest, DeviceFree: free, Recorded: recorded,
+	}
+	room, byLimit := free, false
+	if r.res.Limit > 0 && r.res.Limit-o.Reserved < room {
+		room, byLimit = max(r.res.Limit-o.Reserved, 0), true
+	}
+	switch slack := o.Reserved - o.Allocated; {
+	case o.Requested <= slack || o.Requested-slack <= room:
+		o.Cause = CauseFragmentation
+	case byLimit:
+		o.Cause = CauseLimit
+	default:
+		o.Cause = CauseCapacity
+	}
+	r.res.OOMs = append(r.res.OOMs, o)
+	return nil
+}
+
+// attempt tries an allocation that failed in the recording. What the program
+// would have done with the block is unknown, so it goes back at once.
+func (r *running) attempt(k int, e *traces.Event) error {
+	b, err := r.policy.Malloc(policies.Request{Size: e.Size, Stream: e.Stream, Pool: e.Pool})
+	if err != nil {
+		return r.failed(k, e, err)
+	}
+	r.spare++
+	if err := r.policy.Free(b.Handle, false); err != nil {
+		return r.wrap(k, err)
+	}
+	return nil
+}
+
+func (r *running) finish() *Result {
+	r.res.Stats = *r.stats
+	if r.model != nil {
+		r.res.Driver = r.model.Driver()
+	}
+	if r.spare > 0 {
+		r.res.Notes = append(r.res.Notes, fmt.Sprintf(
+			"%d allocations that failed in the recording succeed here; each is freed at once, because the recording does not say how the program would have gone on.", r.spare))
+	}
+	return r.res
+}
+
+// atPeak runs the trace again up to the reserved peak and looks at the free
+// memory there.
+func (r *Runner) atPeak(ctx context.Context, tr *traces.Trace, cfg Config, peakAt int) (*Fragmentation, error) {
+	run, err := r.start(tr, cfg, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := run.events(ctx, 0, min(peakAt+1, len(tr.Events))); err != nil {
+		return nil, err
+	}
+	f := Measure(run.policy)
+	f.Event = peakAt
+	return &f, nil
+}
+
+// Measure describes a policy's free memory at this moment.
+func Measure(p policies.Policy) Fragmentation {
+	st := p.Stats()
+	f := Fragmentation{
+		Reserved:  st.ReservedBytes[policies.All].Current,
+		Allocated: st.AllocatedBytes[policies.All].Current,
+	}
+	f.ReservedUnallocated = f.Reserved - f.Allocated
+	var all int64
+	for _, s := range p.Segments(nil) {
+		var freeHere int64
+		for _, b := range s.Blocks {
+			if b.State == policies.BlockFree {
+				freeHere += b.Size
+				f.LargestFree = max(f.LargestFree, b.Size)
+			}
+		}
+		all += freeHere
+		if freeHere < s.Size {
+			f.Stranded += freeHere
+		}
+	}
+	if all > 0 {
+		f.External = 1 - float64(f.LargestFree)/float64(all)
+	}
+	return f
+}
+
+// newPolicy makes the policy for a trace.
+func newPolicy(_ *traces.Trace, spec *policies.Spec, env policies.Env) (policies.Policy, error) {
+	return spec.New(env)
+}
