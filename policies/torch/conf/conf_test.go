@@ -124,7 +124,7 @@ func check(b *strings.Builder, s string, r Result) {
 	if r.Since != "" {
 		fmt.Fprintf(b, ", since %s", r.Since)
 	}
-	if r.Fixed != "" {
+	if r.Fixable {
 		fmt.Fprintf(b, ", fixed %q", r.Fixed)
 	}
 	b.WriteByte('\n')
@@ -273,7 +273,7 @@ func checkString(t interface{ Fatalf(string, ...any) }, s string, v Version) {
 	} else if r.Normalized != "" {
 		t.Fatalf("%q: normal form %q although not OK", s, r.Normalized)
 	}
-	if r.Fixed != "" {
+	if r.Fixable {
 		if _, r3 := Parse(r.Fixed, v); !r3.OK {
 			t.Fatalf("%q: repair %q is not OK: %+v", s, r.Fixed, r3.Errors)
 		}

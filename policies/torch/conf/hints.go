@@ -9,7 +9,7 @@ import (
 
 // assignment finds the start of a value in a pasted shell, batch, PowerShell,
 // Dockerfile, YAML or Python line.
-var assignment = regexp.MustCompile(`PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF["'\])}]*\s*[=:,]?=?\s*`)
+var assignment = regexp.MustCompile(`PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF["'\])}]*(?:\s*[=:,]=?|\s)\s*`)
 
 // closingQuote is the mark that ends a text that opens with the key.
 var closingQuote = map[rune]rune{'"': '"', '\'': '\'', '`': '`', '“': '”', '‘': '’', '„': '“', '«': '»'}
@@ -18,10 +18,19 @@ var closingQuote = map[rune]rune{'"': '"', '\'': '\'', '`': '`', '“': '”', '
 // assignment around it, quotes and braces, and reports them.
 func (p *parser) unwrap(lo, hi int) (int, int) {
 	s := p.trim(span{lo, hi})
+	if unexpanded.MatchString(p.text(s)) {
+		return s.lo, s.hi
+	}
 	if ms := assignment.FindAllStringIndex(p.text(s), -1); ms != nil {
 		m := ms[len(ms)-1]
 		value := span{s.lo + m[1], s.hi}
 		value = p.endOfAssignment(value)
+		if before := s.lo + m[0] - 1; before >= s.lo && strings.IndexByte(`"'`, p.src[before]) >= 0 {
+			// set "NAME=VALUE": the quotes enclose the whole assignment.
+			if i := strings.IndexByte(p.text(value), p.src[before]); i > 0 {
+				value = p.trim(span{value.lo, value.lo + i})
+			}
+		}
 		p.errorf(span{s.lo, value.lo}, "give only what follows the '=': "+p.text(p.unquoted(value)), "this is a whole assignment, not the value")
 		if len(ms) > 1 {
 			p.warnf(span{s.lo + ms[0][0], s.lo + ms[0][1]}, "join the options with commas in one assignment", "the variable is assigned %d times; only the last one counts", len(ms))
@@ -113,8 +122,9 @@ func (p *parser) endOfAssignment(s span) span {
 }
 
 var (
-	drivePath = regexp.MustCompile(`^[A-Za-z]:[\\/]`)
-	fileName  = regexp.MustCompile(`(?i)\.(?:so(?:\.[0-9.]+)?|dll|dylib|exe|json|ya?ml|toml|ini|cfg|conf|txt|py|sh|bat)$`)
+	drivePath  = regexp.MustCompile(`^[A-Za-z]:[\\/]`)
+	unexpanded = regexp.MustCompile(`^["']?(?:\$\{?\w+\}?|%\w+%|\$\(.*\))["']?$`)
+	fileName   = regexp.MustCompile(`(?i)\.(?:so(?:\.[0-9.]+)?|dll|dylib|exe|json|ya?ml|toml|ini|cfg|conf|txt|py|sh|bat)$`)
 )
 
 // notAConfig reports a text that is something else altogether.
@@ -130,7 +140,7 @@ func (p *parser) notAConfig(lo, hi int) bool {
 		p.errorf(s, "give the options themselves, such as expandable_segments:True", "the value contains a zero byte; an environment variable cannot")
 	case !utf8.ValidString(t):
 		p.errorf(s, "type the value again", "the value is not valid UTF-8")
-	case strings.HasPrefix(t, "$") || strings.HasPrefix(t, "%") && strings.HasSuffix(t, "%") && len(t) > 1:
+	case unexpanded.MatchString(t):
 		p.errorf(s, "check the quotes around it: single quotes keep a shell from expanding", "%s is a variable that the shell did not expand", quote(t))
 	default:
 		return false
@@ -176,8 +186,14 @@ var misspelt = map[string]string{
 	"graph_capture_recordstream_reuse": "graph_capture_record_stream_reuse",
 }
 
-// near is the one real key that a name is close to, or nil.
-func (p *parser) near(raw string) *Key {
+func (p *parser) resembles(raw string) bool {
+	k, _ := p.near(raw)
+	return k != nil
+}
+
+// near is the one real key that a name is close to, or nil; sure says whether
+// it is close enough to take its place without asking.
+func (p *parser) near(raw string) (k *Key, sure bool) {
 	name := strings.ToLower(p.unquote(raw))
 	name = strings.Map(func(r rune) rune {
 		switch {
@@ -190,10 +206,10 @@ func (p *parser) near(raw string) *Key {
 	}, name)
 	name = strings.TrimPrefix(name, "torch_")
 	if len(name) > 64 {
-		return nil
+		return nil, false
 	}
 	if to, ok := misspelt[name]; ok {
-		return lookup(to)
+		return lookup(to), true
 	}
 	var best *Key
 	least, ties := 1+max(2, len(name)/5), 0
@@ -209,10 +225,22 @@ func (p *parser) near(raw string) *Key {
 			ties++
 		}
 	}
-	if ties > 0 {
-		return nil
+	if best != nil && ties == 0 {
+		return best, true
 	}
-	return best
+	// A long common beginning is worth a question.
+	const beginning = 9
+	if best = nil; len(name) >= beginning {
+		for i := range keys {
+			if strings.HasPrefix(keys[i].Name, name[:beginning]) {
+				if best != nil {
+					return nil, false
+				}
+				best = &keys[i]
+			}
+		}
+	}
+	return best, false
 }
 
 // distance is the number of insertions, deletions, substitutions and swaps of
@@ -253,7 +281,7 @@ func (p *parser) combinations() {
 				continue
 			}
 			said := "PyTorch does not say so"
-			if k.Name != "large_segment_size_mb" && !p.v.sharedParser() {
+			if cudaOnly := k.Name == "release_lock_on_cudamalloc" || k.Name == "graph_capture_record_stream_reuse"; cudaOnly || !p.v.sharedParser() {
 				said = "PyTorch only warns"
 			}
 			p.warnf(s, "leave it out, or use backend:native", "backend:cudaMallocAsync ignores %s; %s", k.Name, said)

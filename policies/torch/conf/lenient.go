@@ -170,7 +170,7 @@ func (l *lenient) pair(i int) (int, error) {
 // divisions reads the value of roundup_power2_divisions at token i.
 func (l *lenient) divisions(i int) (int, error) {
 	table := &l.c.Roundup
-	if l.tokens[i] != "[" {
+	if l.tokens[i] != "[" || !l.v.AtLeast(2, 0) {
 		d, err := l.size(i)
 		if err != nil {
 			return i, err

@@ -34,9 +34,11 @@ type Result struct {
 	// Since is the smallest release that takes the string, such as "2.1";
 	// empty when none does.
 	Since string `json:"since"`
-	// Fixed is the repaired string, empty unless every error has an obvious
-	// repair. It is OK for the same release.
-	Fixed string `json:"fixed,omitempty"`
+	// Fixable is set when every error has an obvious repair. Fixed is then the
+	// repaired string, OK for the same release; it may be empty, which is to
+	// leave the variable unset.
+	Fixable bool   `json:"fixable"`
+	Fixed   string `json:"fixed"`
 	// PyTorchError is the exception that PyTorch itself raises for the string.
 	// It is empty when PyTorch takes it, which it also does with many strings
 	// that Parse rejects.
@@ -126,10 +128,11 @@ type part struct {
 	value span
 	list  bool // the value opens with a bracket
 	// closed is unset for a list whose closing bracket is missing.
-	closed bool
-	bare   bool   // no separator
-	meant  string // the value without the comma that cut it; empty = as written
-	comma  span   // what ends the part; empty at the end of the string
+	closed  bool
+	listEnd int    // behind the list
+	bare    bool   // no separator
+	meant   string // the value without the comma that cut it; empty = as written
+	comma   span   // what ends the part; empty at the end of the string
 }
 
 const separators = ":=：＝"
@@ -140,7 +143,8 @@ func (p *parser) split(lo, hi int) []part {
 	var parts []part
 	start, sepAt := lo, -1
 	var sep span
-	var list, closed bool
+	var list, closed, stray bool
+	listEnd := 0
 	add := func(end int, comma span) {
 		pt := part{span: p.trim(span{start, end}), comma: comma, list: list, closed: closed, bare: sepAt < 0}
 		if pt.bare {
@@ -150,8 +154,12 @@ func (p *parser) split(lo, hi int) []part {
 			pt.sep = sep
 			pt.value = p.trim(span{sep.hi, pt.hi})
 		}
+		pt.listEnd = listEnd
+		for stray && strings.HasSuffix(p.text(pt.value), "]") && pt.value.hi > listEnd {
+			pt.value = p.trim(span{pt.value.lo, pt.value.hi - 1})
+		}
 		parts = append(parts, pt)
-		start, sepAt, list, closed = max(comma.hi, end), -1, false, false
+		start, sepAt, list, closed, stray = max(comma.hi, end), -1, false, false, false
 	}
 	for i := lo; i < hi; {
 		r, n := utf8.DecodeRuneInString(p.src[i:hi])
@@ -166,17 +174,18 @@ func (p *parser) split(lo, hi int) []part {
 		case strings.ContainsRune(",;，；|", r):
 			comma := span{i, i + n}
 			if r != ',' {
-				p.errorf(comma, "write ',' between options", "%q where ',' belongs", r)
+				p.errorf(comma, "write ',' between options", "'%c' where ',' belongs", r)
 			}
 			add(i, comma)
 		case sepAt < 0 && strings.ContainsRune(separators, r):
 			sepAt, sep = i, span{i, i + n}
 		case sepAt >= 0 && strings.ContainsRune("[({【［", r) && p.trim(span{sep.hi, i}).lo == i:
 			list = true
-			n = p.listEnd(i, n, hi, &closed) - i
+			listEnd = p.listEnd(i, n, hi, &closed)
+			n = listEnd - i
 		case r == ']':
 			p.errorf(span{i, i + n}, "remove it, or open the list with '['", "']' without '['")
-			p.fixable = false
+			stray = true
 		}
 		i += n
 	}
@@ -202,7 +211,8 @@ func (p *parser) listEnd(i, n, hi int, closed *bool) int {
 	return i + len(strings.TrimRight(p.src[i:hi], ", \t\r\n"))
 }
 
-// keyAt is the option whose name, followed by a separator, stands at i.
+// keyAt is the option whose name stands at i, followed by a separator or, if
+// white space sets it off, by the end of its part.
 func (p *parser) keyAt(i, hi int) string {
 	if c := p.src[i]; c < 'a' || c > 'z' {
 		return ""
@@ -221,10 +231,12 @@ func (p *parser) keyAt(i, hi int) string {
 		return ""
 	}
 	rest := strings.TrimLeftFunc(p.src[end:hi], unicode.IsSpace)
-	if r, _ := utf8.DecodeRuneInString(rest); rest == "" || !strings.ContainsRune(separators, r) {
-		return ""
+	r, _ := utf8.DecodeRuneInString(rest)
+	alone := (rest == "" || r == ',') && i > 0 && unicode.IsSpace(rune(p.src[i-1]))
+	if rest != "" && strings.ContainsRune(separators, r) || alone {
+		return name
 	}
-	return name
+	return ""
 }
 
 // join mends parts that a comma has cut apart: a comma in place of the colon,
@@ -245,7 +257,7 @@ func (p *parser) join(parts []part) []part {
 			return nil
 		}
 		switch n := next(); {
-		case pt.bare && n != nil && n.bare && p.near(p.text(n.key)) == nil && pt.lo < pt.hi:
+		case pt.bare && n != nil && n.bare && !p.resembles(p.text(n.key)) && pt.lo < pt.hi:
 			value := p.text(n.span)
 			p.errorf(pt.comma, "write "+k.Name+":"+value, "',' where ':' belongs, between %s and its value", k.Name)
 			pt.bare, pt.sep, pt.value, pt.hi, pt.comma = false, pt.comma, n.span, n.hi, n.comma
@@ -334,19 +346,19 @@ func (p *parser) part(pt part, i int, last bool) *Option {
 	if pt.bare {
 		pt.bare = false
 	} else if sep := p.text(pt.sep); sep != ":" && sep != "," {
-		p.errorf(pt.sep, "write "+k.Name+":"+p.text(pt.value), "%q where ':' belongs", sep)
+		p.errorf(pt.sep, "write "+k.Name+":"+p.text(pt.value), "'%s' where ':' belongs", sep)
 	}
 	if quoted := name != raw; quoted {
 		p.errorf(pt.key, "write "+k.Name+" without quotes, braces or dashes; in a Windows batch file put the quotes around all of it: set \"PYTORCH_CUDA_ALLOC_CONF="+k.Name+":…\"", "the key is %s with its quotes or dashes", raw)
 	} else if raw != k.Name {
-		p.warnf(pt.key, k.Name, "space inside the key %s; PyTorch drops it", k.Name)
+		p.warnf(pt.key, "write "+k.Name, "space inside the key %s; PyTorch drops it", k.Name)
 	}
 	for { // "::", ":="
 		r, n := utf8.DecodeRuneInString(p.text(pt.value))
 		if n == 0 || !strings.ContainsRune(separators, r) {
 			break
 		}
-		p.errorf(span{pt.value.lo, pt.value.lo + n}, "one ':' is enough", "%q after the separator", r)
+		p.errorf(span{pt.value.lo, pt.value.lo + n}, "one ':' is enough", "'%c' after the separator", r)
 		pt.value = p.trim(span{pt.value.lo + n, pt.value.hi})
 	}
 	if pt.value.lo == pt.value.hi {
@@ -375,6 +387,9 @@ func (p *parser) part(pt part, i int, last bool) *Option {
 	if k.Until != (Version{}) {
 		p.until = k.Until
 	}
+	if !ok {
+		return nil
+	}
 	if at, twice := p.set[k.Name]; twice {
 		if k.Type == Divisions {
 			p.warnf(at, "keep one", "%s is set twice; PyTorch applies both, one on top of the other", k.Name)
@@ -386,9 +401,6 @@ func (p *parser) part(pt part, i int, last bool) *Option {
 		p.set[k.Alias] = pt.key
 	}
 	p.set[k.Name] = pt.key
-	if !ok {
-		return nil
-	}
 	return &Option{Key: k.Name, Value: value, Since: since.String()}
 }
 
@@ -435,7 +447,7 @@ func (p *parser) dangling(pt part, k **Key) bool {
 		}
 	}
 	p.fixable = false
-	if near := p.near(raw); near != nil {
+	if near, _ := p.near(raw); near != nil {
 		p.errorf(pt.key, "did you mean "+near.example()+"?", "%s is no option and has no value", quote(raw))
 		return false
 	}
@@ -452,10 +464,10 @@ func (p *parser) unknown(pt part, name string, i int) {
 	}
 	if name == "" {
 		p.fixable = false
-		p.errorf(span{pt.lo, pt.sep.hi}, "an option is KEY:VALUE, such as expandable_segments:True", "no key before %q", p.text(pt.sep))
+		p.errorf(span{pt.lo, pt.sep.hi}, "an option is KEY:VALUE, such as expandable_segments:True", "no key before '%s'", p.text(pt.sep))
 		return
 	}
-	near := p.near(name)
+	near, sure := p.near(name)
 	if near == nil {
 		p.fixable = false
 		p.errorf(pt.key, "known keys: "+strings.Join(p.known(), ", "), "%s is no option of any PyTorch release", quote(name))
@@ -467,14 +479,14 @@ func (p *parser) unknown(pt part, name string, i int) {
 	}
 	p.errorf(pt.key, hint, "%s is no option of any PyTorch release", quote(name))
 	if sep := p.text(pt.sep); sep != ":" {
-		p.errorf(pt.sep, "write "+near.Name+":"+p.text(pt.value), "%q where ':' belongs", sep)
+		p.errorf(pt.sep, "write "+near.Name+":"+p.text(pt.value), "'%s' where ':' belongs", sep)
 	}
 	// Read the value as the near key's to find its faults and to repair it,
 	// but do not let it take effect.
 	keep := p.cfg
 	value, since := p.value(near, pt)
 	p.cfg = keep
-	if value == "" || !near.knownTo(p.v) || since.Compare(p.v) > 0 {
+	if !sure || value == "" || !near.knownTo(p.v) || since.Compare(p.v) > 0 {
 		p.fixable = false
 		return
 	}
@@ -533,7 +545,6 @@ func (p *parser) finish(repair bool) (Config, Result) {
 		Version:  p.v.String(),
 		Errors:   append([]Problem{}, p.errors...),
 		Warnings: append([]Problem{}, p.warnings...),
-		Notes:    p.notes,
 		Options:  p.options,
 	}
 	if !p.wrong && (p.until == Version{} || p.since.Compare(p.until) <= 0) {
@@ -545,6 +556,7 @@ func (p *parser) finish(repair bool) (Config, Result) {
 	}
 	if r.OK {
 		r.Normalized = p.cfg.Format(p.v)
+		r.Notes = p.notes
 		return p.cfg, r
 	}
 	if err == nil {
@@ -562,8 +574,8 @@ func (p *parser) finish(repair bool) (Config, Result) {
 			}
 		}
 		fixed := strings.Join(kept, ",")
-		if _, again := parse(fixed, p.v, false); again.OK && fixed != "" {
-			r.Fixed = fixed
+		if _, again := parse(fixed, p.v, false); again.OK {
+			r.Fixable, r.Fixed = true, fixed
 		}
 	}
 	return p.cfg, r

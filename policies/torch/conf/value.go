@@ -53,7 +53,7 @@ func (p *parser) value(k *Key, pt part) (string, Version) {
 	}
 	if joined := strings.Join(strings.Fields(raw), ""); joined != raw {
 		if k.Type != MiB && k.Type != Count || !endsInUnit.MatchString(joined) {
-			p.warnf(at, k.Name+":"+joined, "space inside the value; PyTorch drops it")
+			p.warnf(at, "write "+k.Name+":"+joined, "space inside the value; PyTorch drops it")
 		}
 		raw = joined
 	}
@@ -152,10 +152,10 @@ func (p *parser) fraction(k *Key, at span, raw string) string {
 		return raw
 	}
 	switch {
-	case gc && (x == 0 || x == 1):
+	case gc && err == nil && (x == 0 || x == 1):
 		p.errorf(at, "leave the option out: off is the default", "%s takes a number %s; %s would mean never", k.Name, rangeText, raw)
 		return "" // dropped by the repair
-	case x > 1 && x <= 100 && k.badFraction(x/100) == "":
+	case x >= 2 && x <= 100 && k.badFraction(x/100) == "":
 		p.errorf(at, "write "+k.Name+":"+formatFloat(x/100), "%s is a share %s, not a percentage", k.Name, rangeText)
 		return formatFloat(x / 100)
 	}
@@ -381,15 +381,14 @@ func (p *parser) divisions(pt part, at span) (string, Version) {
 	if pt.list {
 		_, n := utf8.DecodeRuneInString(raw)
 		if !strings.HasPrefix(raw, "[") {
-			p.errorf(span{at.lo, at.lo + n}, "write the list in [ ]", "%q where '[' belongs", raw[:n])
+			p.errorf(span{at.lo, at.lo + n}, "write the list in [ ]", "'%s' where '[' belongs", raw[:n])
 		}
 		body.lo += n
 		if pt.closed {
-			closing := strings.LastIndexAny(raw, "])}】］")
-			_, m := utf8.DecodeRuneInString(raw[closing:])
-			body.hi = at.lo + closing
-			if raw[closing:closing+m] != "]" {
-				p.errorf(span{body.hi, body.hi + m}, "write the list in [ ]", "%q where ']' belongs", raw[closing:closing+m])
+			closing, m := utf8.DecodeLastRuneInString(p.src[at.lo:pt.listEnd])
+			body.hi = pt.listEnd - m
+			if closing != ']' {
+				p.errorf(span{body.hi, body.hi + m}, "write the list in [ ]", "'%c' where ']' belongs", closing)
 			}
 			if tail := p.trim(span{body.hi + m, at.hi}); tail.lo < tail.hi {
 				p.errorf(tail, "remove it, or write a comma before it", "%s after the list", quote(p.text(tail)))
@@ -403,6 +402,10 @@ func (p *parser) divisions(pt part, at span) (string, Version) {
 		}
 	} else {
 		p.errorf(at, "write roundup_power2_divisions:["+raw+"]", "a list needs brackets")
+	}
+	for body = p.trim(body); strings.HasPrefix(p.text(body), "["); body = p.trim(body) {
+		p.errorf(span{body.lo, body.lo + 1}, "one bracket is enough", "'[' inside a list")
+		body.lo++
 	}
 	return p.list(body), since
 }
@@ -435,7 +438,7 @@ func (p *parser) list(body span) string {
 		end = hi >= body.hi
 		entry := p.trim(span{lo, hi})
 		if !end && p.src[hi] != ',' {
-			p.errorf(span{hi, hi + 1}, "write ',' between entries", "%q where ',' belongs", p.src[hi:hi+1])
+			p.errorf(span{hi, hi + 1}, "write ',' between entries", "'%s' where ',' belongs", p.src[hi:hi+1])
 		}
 		lo = hi + 1
 		if entry.lo == entry.hi {
@@ -458,7 +461,7 @@ func (p *parser) list(body span) string {
 		}
 		_, n := utf8.DecodeRuneInString(text[sep:])
 		if s := text[sep : sep+n]; s != ":" {
-			p.errorf(span{entry.lo + sep, entry.lo + sep + n}, "write ':' between size and divisions", "%q where ':' belongs", s)
+			p.errorf(span{entry.lo + sep, entry.lo + sep + n}, "write ':' between size and divisions", "'%s' where ':' belongs", s)
 		}
 		boundAt := p.trim(span{entry.lo, entry.lo + sep})
 		countAt := p.trim(span{entry.lo + sep + n, entry.hi})
