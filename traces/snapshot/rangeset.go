@@ -1,0 +1,179 @@
+package snapshot
+
+// rangeSet is a set of disjoint address ranges in address order, each with a
+// number. It is a list of sorted chunks: binary search finds the chunk and the
+// place in it, and a change moves at most one chunk.
+type rangeSet struct {
+	chunks []*rangeChunk
+	firsts []uint64 // lower bound of each chunk's addresses; the first is 0
+}
+
+const rangeChunkLen = 64
+
+type rangeChunk struct {
+	n    int
+	addr [rangeChunkLen]uint64
+	end  [rangeChunkLen]uint64
+	val  [rangeChunkLen]uint32
+}
+
+func newRangeSet() *rangeSet {
+	return &rangeSet{chunks: []*rangeChunk{new(rangeChunk)}, firsts: []uint64{0}}
+}
+
+// pos is a place in the set: the range at chunk c, index i.
+type pos struct{ c, i int }
+
+// locate returns the chunk that addr belongs to and the place in it of the last
+// range that starts at or below addr, -1 if there is none.
+func (s *rangeSet) locate(addr uint64) pos {
+	lo, hi := 0, len(s.firsts)
+	for hi-lo > 1 {
+		m := int(uint(lo+hi) >> 1)
+		if s.firsts[m] <= addr {
+			lo = m
+		} else {
+			hi = m
+		}
+	}
+	c := s.chunks[lo]
+	a, b := 0, c.n
+	for a < b {
+		m := int(uint(a+b) >> 1)
+		if c.addr[m] <= addr {
+			a = m + 1
+		} else {
+			b = m
+		}
+	}
+	return pos{lo, a - 1}
+}
+
+// find returns the place of the last range that starts at or below addr; it is
+// not valid if there is none.
+func (s *rangeSet) find(addr uint64) pos {
+	p := s.locate(addr)
+	if p.i < 0 && p.c > 0 {
+		return s.prev(pos{p.c, 0})
+	}
+	return p
+}
+
+func (s *rangeSet) valid(p pos) bool { return p.i >= 0 && p.c < len(s.chunks) && p.i < s.chunks[p.c].n }
+
+func (s *rangeSet) prev(p pos) pos {
+	p.i--
+	for p.i < 0 && p.c > 0 {
+		p.c--
+		p.i = s.chunks[p.c].n - 1
+	}
+	return p
+}
+
+func (s *rangeSet) next(p pos) pos {
+	p.i++
+	for p.c < len(s.chunks)-1 && p.i >= s.chunks[p.c].n {
+		p.c++
+		p.i = 0
+	}
+	return p
+}
+
+func (s *rangeSet) first() pos { return s.next(pos{0, -1}) }
+
+func (s *rangeSet) get(p pos) (addr, end uint64, val uint32) {
+	c := s.chunks[p.c]
+	return c.addr[p.i], c.end[p.i], c.val[p.i]
+}
+
+// exact returns the range that starts at addr.
+func (s *rangeSet) exact(addr uint64) (pos, bool) {
+	p := s.find(addr)
+	return p, s.valid(p) && s.chunks[p.c].addr[p.i] == addr
+}
+
+// overlap returns a range that shares bytes with [addr, end).
+func (s *rangeSet) overlap(addr, end uint64) (pos, bool) {
+	p := s.find(addr)
+	if s.valid(p) && s.chunks[p.c].end[p.i] > addr {
+		return p, true
+	}
+	n := s.next(p)
+	if s.valid(n) && s.chunks[n.c].addr[n.i] < end {
+		return n, true
+	}
+	return pos{}, false
+}
+
+// insert adds [addr, end). If it would overlap, it changes nothing and returns
+// the place of the range in the way.
+func (s *rangeSet) insert(addr, end uint64, val uint32) (pos, bool) {
+	p := s.locate(addr)
+	q := p
+	if p.i < 0 && p.c > 0 {
+		q = s.prev(pos{p.c, 0})
+	}
+	if s.valid(q) && s.chunks[q.c].end[q.i] > addr {
+		return q, false
+	}
+	if n := s.next(p); s.valid(n) && s.chunks[n.c].addr[n.i] < end {
+		return n, false
+	}
+	c := s.chunks[p.c]
+	if c.n == rangeChunkLen {
+		const half = rangeChunkLen / 2
+		d := new(rangeChunk)
+		d.n = copy(d.addr[:], c.addr[half:])
+		copy(d.end[:], c.end[half:])
+		copy(d.val[:], c.val[half:])
+		c.n = half
+		s.chunks = append(s.chunks, nil)
+		copy(s.chunks[p.c+2:], s.chunks[p.c+1:])
+		s.chunks[p.c+1] = d
+		s.firsts = append(s.firsts, 0)
+		copy(s.firsts[p.c+2:], s.firsts[p.c+1:])
+		s.firsts[p.c+1] = d.addr[0]
+		if p.i >= half {
+			p = pos{p.c + 1, p.i - half}
+			c = d
+		}
+	}
+	i := p.i + 1
+	copy(c.addr[i+1:c.n+1], c.addr[i:c.n])
+	copy(c.end[i+1:c.n+1], c.end[i:c.n])
+	copy(c.val[i+1:c.n+1], c.val[i:c.n])
+	c.addr[i], c.end[i], c.val[i] = addr, end, val
+	c.n++
+	return pos{p.c, i}, true
+}
+
+// remove deletes the range at p.
+func (s *rangeSet) remove(p pos) {
+	c := s.chunks[p.c]
+	copy(c.addr[p.i:], c.addr[p.i+1:c.n])
+	copy(c.end[p.i:], c.end[p.i+1:c.n])
+	copy(c.val[p.i:], c.val[p.i+1:c.n])
+	c.n--
+	if c.n == 0 && p.c > 0 {
+		s.chunks = append(s.chunks[:p.c], s.chunks[p.c+1:]...)
+		s.firsts = append(s.firsts[:p.c], s.firsts[p.c+1:]...)
+	}
+}
+
+// len counts the ranges.
+func (s *rangeSet) len() int {
+	n := 0
+	for _, c := range s.chunks {
+		n += c.n
+	}
+	return n
+}
+
+// each calls f in address order.
+func (s *rangeSet) each(f func(addr, end uint64, val uint32)) {
+	for _, c := range s.chunks {
+		for i := range c.n {
+			f(c.addr[i], c.end[i], c.val[i])
+		}
+	}
+}
