@@ -1,0 +1,73 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"allocsim/internal/bytesize"
+)
+
+// sizeFlag is a size in bytes as people type it.
+type sizeFlag int64
+
+func (s *sizeFlag) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return bytesize.Format(int64(*s))
+}
+
+func (s *sizeFlag) Set(v string) error {
+	n, err := bytesize.Parse(v)
+	if err == nil && n == 0 {
+		err = errors.New("a size of 0 makes no sense; leave the flag out for no limit")
+	}
+	*s = sizeFlag(n)
+	return err
+}
+
+func (s *sizeFlag) Type() string { return "SIZE" }
+
+// flagError adds the nearest flag to an unknown one.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	name := unknown.GetSpecifiedName()
+	best, bestDistance := "", 3
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if d := editDistance(name, f.Name); d < bestDistance || strings.HasPrefix(f.Name, name) && best == "" {
+			best, bestDistance = f.Name, d
+		}
+	})
+	if best != "" {
+		return fmt.Errorf("%w; did you mean --%s? (%s --help lists the flags)", err, best, cmd.CommandPath())
+	}
+	return fmt.Errorf("%w; %s --help lists the flags", err, cmd.CommandPath())
+}
+
+// editDistance is the Levenshtein distance.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

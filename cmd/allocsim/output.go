@@ -1,0 +1,116 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/charmbracelet/lipgloss"
+
+	"allocsim/internal/bytesize"
+	"allocsim/internal/progress"
+	"allocsim/internal/table"
+)
+
+// printJSON prints one document.
+func (a *app) printJSON(v any) error {
+	enc := json.NewEncoder(a.stdout)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// printf prints to standard output.
+func (a *app) printf(format string, args ...any) {
+	fmt.Fprintf(a.stdout, format, args...)
+}
+
+// notes prints what is not known to standard error, each sentence once.
+func (a *app) notes(notes []string) {
+	if a.quiet || a.json {
+		return
+	}
+	seen := make(map[string]bool)
+	for _, n := range notes {
+		if !seen[n] {
+			seen[n] = true
+			fmt.Fprintln(a.stderr, wrap("note: "+n, 80, "      "))
+		}
+	}
+}
+
+// progress returns a bar on standard error; nil when it would disturb.
+func (a *app) progress(what, unit string) *progress.Bar {
+	if a.quiet {
+		return nil
+	}
+	return progress.New(a.stderr, what, unit)
+}
+
+// print writes a table to standard output.
+func (a *app) print(t *table.Table) error {
+	r := lipgloss.NewRenderer(a.stdout)
+	header := r.NewStyle().Bold(true)
+	return t.Write(a.stdout, 0, &header)
+}
+
+// strong makes text stand out on a terminal.
+func (a *app) strong(s string) string {
+	return lipgloss.NewRenderer(a.stdout).NewStyle().Bold(true).Render(s)
+}
+
+// size is a size for people; 0 and less are shown too.
+func size(n int64) string { return bytesize.Format(n) }
+
+// sizeOr is a size, or a word for "none".
+func sizeOr(n int64, none string) string {
+	if n == 0 {
+		return none
+	}
+	return size(n)
+}
+
+// percent is a share.
+func percent(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
+
+// millis is a time in µs as ms or s.
+func millis(us float64) string {
+	switch {
+	case us >= 1e6:
+		return fmt.Sprintf("%.2f s", us/1e6)
+	case us >= 1e3:
+		return fmt.Sprintf("%.1f ms", us/1e3)
+	}
+	return fmt.Sprintf("%.0f µs", us)
+}
+
+// wrap breaks text into lines of at most width columns.
+func wrap(text string, width int, indent string) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Fields(text) {
+		if n := lipgloss.Width(word); i > 0 {
+			if column+1+n > width {
+				b.WriteString("\n" + indent)
+				column = len(indent)
+			} else {
+				b.WriteByte(' ')
+				column++
+			}
+			column += n
+		} else {
+			column = n
+		}
+		b.WriteString(word)
+	}
+	return b.String()
+}
+
+// plural is "1 block", "2 blocks".
+func plural(n int, what string) string {
+	if n == 1 {
+		return fmt.Sprintf("1 %s", what)
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+

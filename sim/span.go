@@ -1,0 +1,83 @@
+package sim
+
+import (
+	"context"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
+
+	"allocsim/policies"
+	"allocsim/traces"
+)
+
+// SpanOrders is how many seeded random orders of driver addresses a Span
+// samples, besides the driver model.
+const SpanOrders = 40
+
+// Span is the range of an outcome over the orders in which the driver may
+// place segments (spec verification.md section 7): what a prediction cannot
+// know. With the same requests, the real outcome lay inside in every recording
+// tried. Expandable segments have a span of no width.
+type Span struct {
+	ReservedPeak    [2]int64 `json:"reserved_peak"`     // bytes: low, high
+	NumAllocRetries [2]int64 `json:"num_alloc_retries"` // low, high
+	// CompletedAll reports that every order completed.
+	CompletedAll bool `json:"completed_all"`
+}
+
+// SampleSpan runs a configuration under SpanOrders random orders and the
+// driver model. workers ≤ 0 means one for each processor; the result does not
+// depend on it.
+func SampleSpan(ctx context.Context, tr *traces.Trace, cfg Config, workers int) (*Span, error) {
+	if workers <= 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	cfg.Detail = false
+	results := make([]*Result, SpanOrders+1)
+	g, ctx := errgroup.WithContext(ctx)
+	next := make(chan int)
+	g.Go(func() error {
+		defer close(next)
+		for k := range results {
+			select {
+			case next <- k:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	})
+	for range workers {
+		g.Go(func() error {
+			var r Runner
+			for k := range next {
+				c := cfg
+				c.Addresses = AddressesDriver
+				if k > 0 {
+					c.Addresses, c.Seed = AddressesRandom, uint64(k)
+				}
+				res, err := r.Run(ctx, tr, c)
+				if err != nil {
+					return err
+				}
+				results[k] = res
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	s := &Span{CompletedAll: true}
+	for k, res := range results {
+		peak, retries := res.Stats.ReservedBytes[policies.All].Peak, res.Stats.NumAllocRetries
+		if k == 0 {
+			s.ReservedPeak = [2]int64{peak, peak}
+			s.NumAllocRetries = [2]int64{retries, retries}
+		}
+		s.ReservedPeak[0], s.ReservedPeak[1] = min(s.ReservedPeak[0], peak), max(s.ReservedPeak[1], peak)
+		s.NumAllocRetries[0], s.NumAllocRetries[1] = min(s.NumAllocRetries[0], retries), max(s.NumAllocRetries[1], retries)
+		s.CompletedAll = s.CompletedAll && res.Completed
+	}
+	return s, nil
+}
