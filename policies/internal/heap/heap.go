@@ -193,6 +193,27 @@ func (h *Heap) Unreserve(addr uint64, size int64, stream uint16, mapped bool) {
 	}
 }
 
+// Extend makes the last block of a mapped segment, which is in no free set, size
+// bytes longer, as the range behind it has been mapped.
+func (h *Heap) Extend(last int32, size int64) {
+	blk := &h.Blocks[last]
+	h.Reserve(blk.Addr+uint64(blk.Size), size, blk.Stream, true)
+	h.Segs[blk.Seg].Size += size
+	blk.Size += size
+}
+
+// Append adds a block of size bytes behind the last block of a mapped segment
+// and returns it in state Free and in no free set.
+func (h *Heap) Append(last int32, size int64) int32 {
+	b := h.NewBlock()
+	blk, n := &h.Blocks[last], &h.Blocks[b]
+	*n = Block{Addr: blk.Addr + uint64(blk.Size), Size: size, Prev: last, Seg: blk.Seg, State: Free, gen: n.gen}
+	blk.Next = b
+	h.Segs[blk.Seg].Size += size
+	h.Reserve(n.Addr, size, 0, true)
+	return b
+}
+
 // Shrink returns segment s, whose only block is free and in no free set, to
 // the device.
 func (h *Heap) Shrink(s int32) error {

@@ -9,7 +9,7 @@ import (
 // Sizes is a set of free blocks of one Heap in the order (size, address): best
 // fit with the lowest address among equals. A block is in at most one set.
 //
-// Blocks are binned by size, four bins to a power of two, and each bin is a
+// Blocks are binned by size, eight bins to a power of two, and each bin is a
 // treap whose links live in the block table; the priority of a node is a hash
 // of its index, so the shape, and with it the time, depends on nothing but the
 // blocks in the set. All operations take O(log n) expected time and no memory.
@@ -19,13 +19,13 @@ import (
 type Sizes struct {
 	h     *Heap
 	n     int
-	words [4]uint64 // which bins are not empty
+	words [7]uint64 // which bins are not empty
 	roots [numBins]int32
 }
 
 // Sizes are at least 256 bytes and below 2^63, so a size in units of 256 bytes
 // has at most 55 bits.
-const numBins = 216
+const numBins = 424
 
 // NewSizes returns an empty set for blocks of h.
 func NewSizes(h *Heap) *Sizes { return &Sizes{h: h} }
@@ -35,11 +35,11 @@ func (s *Sizes) Len() int { return s.n }
 
 func bin(size int64) uint {
 	x := uint64(size) >> 8
-	if x < 4 {
+	if x < 8 {
 		return uint(x)
 	}
 	l := uint(bits.Len64(x))
-	return (l-2)*4 + uint(x>>(l-3))&3
+	return (l-3)*8 + uint(x>>(l-4))&7
 }
 
 func priority(b int32) uint32 { return uint32(b) * 2654435769 }
