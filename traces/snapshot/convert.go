@@ -431,7 +431,6 @@ func (c *converter) replay(start []startSegment) (*traces.Trace, error) {
 				o.b.Free(last, id)
 				m.live.remove(p)
 				i = j
-				last = max(last, c.at(j).timeUS-t0)
 			default:
 				o.b.FreeRequested(last, id)
 				ch.val[p.i] |= pendingBit
