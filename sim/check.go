@@ -20,18 +20,25 @@ type Divergence struct {
 	Recorded  string `json:"recorded"`
 	Simulated string `json:"simulated"`
 
-	kind divergenceKind
+	// recorded and simulated are what the two sides asked of the driver there.
+	recorded, simulated driverStep
 }
 
-type divergenceKind uint8
+// driverStep is a kind of driver call.
+type driverStep uint8
 
 const (
-	otherDivergence  divergenceKind = iota
-	recordedReleases                // the recording released memory here, the simulation did not
-	recordedGrows                   // the recording took memory from the device, the simulation did not
-	simReleases                     // the simulation released memory here, the recording did not
-	simGrows                        // the simulation took memory from the device, the recording did not
+	noStep  driverStep = iota
+	release            // gives memory back
+	grow               // takes memory
 )
+
+func stepOf(a traces.DriverAction) driverStep {
+	if a == traces.SegmentFree || a == traces.SegmentUnmap {
+		return release
+	}
+	return grow
+}
 
 // StatMismatch is a statistic that differs at the end.
 type StatMismatch struct {
@@ -157,15 +164,14 @@ type comparison struct {
 	out    *CheckResult
 }
 
-func (c *comparison) diverge(event int, kind divergenceKind, what, recorded, simulated string) {
+func (c *comparison) diverge(d Divergence) {
 	if c.out.FirstDivergence != nil {
 		return
 	}
-	d := &Divergence{Event: event, What: what, Recorded: recorded, Simulated: simulated, kind: kind}
-	if event < len(c.tr.Events) {
-		d.TimeUS = c.tr.Events[event].TimeUS
+	if d.Event < len(c.tr.Events) {
+		d.TimeUS = c.tr.Events[d.Event].TimeUS
 	}
-	c.out.FirstDivergence = d
+	c.out.FirstDivergence = &d
 	if c.run != nil {
 		c.run.res.Stopped = true
 	}
@@ -189,13 +195,13 @@ func (c *comparison) Observe(at At, e *policies.Event) {
 			return
 		}
 		if c.tr.Events[at.Event].Kind == traces.OOM {
-			c.diverge(at.Event, otherDivergence, "an allocation that failed in the recording succeeds", "oom",
-				fmt.Sprintf("alloc at %#x", e.Addr))
+			c.diverge(Divergence{Event: at.Event, What: "an allocation that failed in the recording succeeds",
+				Recorded: "oom", Simulated: fmt.Sprintf("alloc at %#x", e.Addr)})
 			return
 		}
 		if want := c.rec.Addr[at.ID]; want != e.Addr {
-			c.diverge(at.Event, otherDivergence, "another address", fmt.Sprintf("alloc of %d bytes at %#x", e.Requested, want),
-				fmt.Sprintf("at %#x", e.Addr))
+			c.diverge(Divergence{Event: at.Event, What: "another address",
+				Recorded: fmt.Sprintf("alloc of %d bytes at %#x", e.Requested, want), Simulated: fmt.Sprintf("at %#x", e.Addr)})
 			return
 		}
 		c.out.AddressesMatched++
@@ -205,8 +211,8 @@ func (c *comparison) Observe(at At, e *policies.Event) {
 		}
 		ev := c.tr.Events[at.Event]
 		if ev.Kind != traces.OOM {
-			c.diverge(at.Event, otherDivergence, "an allocation of the recording fails",
-				fmt.Sprintf("alloc of %d bytes at %#x", ev.Size, c.rec.Addr[at.ID]), "oom")
+			c.diverge(Divergence{Event: at.Event, What: "an allocation of the recording fails",
+				Recorded: fmt.Sprintf("alloc of %d bytes at %#x", ev.Size, c.rec.Addr[at.ID]), Simulated: "oom"})
 			return
 		}
 		c.out.OOMsMatched++
@@ -214,8 +220,8 @@ func (c *comparison) Observe(at At, e *policies.Event) {
 		// A flush completes pending frees by itself; the reader has put the
 		// recorded completions of a flush in front of it.
 		if k := c.tr.Events[at.Event].Kind; k != traces.Free && k != traces.FreeCompleted && k != traces.OOM {
-			c.diverge(at.Event, otherDivergence, "a pending free completes too early", "still pending",
-				fmt.Sprintf("free_completed of %#x", e.Addr))
+			c.diverge(Divergence{Event: at.Event, What: "a pending free completes too early",
+				Recorded: "still pending", Simulated: fmt.Sprintf("free_completed of %#x", e.Addr)})
 		}
 	case policies.ActionSegmentAlloc, policies.ActionSegmentFree, policies.ActionSegmentMap, policies.ActionSegmentUnmap:
 		c.driver(at, e)
@@ -223,36 +229,27 @@ func (c *comparison) Observe(at At, e *policies.Event) {
 }
 
 func (c *comparison) driver(at At, e *policies.Event) {
-	kind := simGrows
-	if e.Action == policies.ActionSegmentFree || e.Action == policies.ActionSegmentUnmap {
-		kind = simReleases
+	action := driverActions[e.Action]
+	div := Divergence{
+		Event: at.Event, What: "a segment event that the recording does not have", Recorded: "none",
+		Simulated: fmt.Sprintf("%s of %d bytes at %#x", action, e.Size, e.Addr), simulated: stepOf(action),
 	}
-	simulated := fmt.Sprintf("%s of %d bytes at %#x", e.Action, e.Size, e.Addr)
 	if c.cursor < len(c.rec.Driver) {
 		d := c.rec.Driver[c.cursor]
 		if int(d.Before) < at.Event {
 			c.caughtUp(at.Event)
 			return
 		}
-		inOp := int(d.Before) == at.Event || c.tr.Events[at.Event].Kind == traces.EmptyCache
-		if inOp && d.Action == driverActions[e.Action] && d.Addr == e.Addr && d.Size == e.Size && d.Stream == e.Stream {
-			c.cursor++
-			c.out.SegmentEventsMatched++
-			return
-		}
-		if inOp {
-			rk := kind
-			if d.Action != driverActions[e.Action] {
-				rk = recordedGrows
-				if d.Action == traces.SegmentFree || d.Action == traces.SegmentUnmap {
-					rk = recordedReleases
-				}
+		if int(d.Before) == at.Event || c.tr.Events[at.Event].Kind == traces.EmptyCache {
+			if d.Action == action && d.Addr == e.Addr && d.Size == e.Size && d.Stream == e.Stream {
+				c.cursor++
+				c.out.SegmentEventsMatched++
+				return
 			}
-			c.diverge(at.Event, rk, "another segment event", describe(d), simulated)
-			return
+			div.What, div.Recorded, div.recorded = "another segment event", describe(d), stepOf(d.Action)
 		}
 	}
-	c.diverge(at.Event, kind, "a segment event that the recording does not have", "none", simulated)
+	c.diverge(div)
 }
 
 // caughtUp reports that every recorded driver event up to the request has been
@@ -262,11 +259,10 @@ func (c *comparison) caughtUp(event int) bool {
 		return true
 	}
 	d := c.rec.Driver[c.cursor]
-	kind := recordedGrows
-	if d.Action == traces.SegmentFree || d.Action == traces.SegmentUnmap {
-		kind = recordedReleases
-	}
-	c.diverge(int(d.Before), kind, "a recorded segment event does not happen", describe(d), "none")
+	c.diverge(Divergence{
+		Event: int(d.Before), What: "a recorded segment event does not happen",
+		Recorded: describe(d), Simulated: "none", recorded: stepOf(d.Action),
+	})
 	return false
 }
 
@@ -338,7 +334,8 @@ func (c *comparison) finalBlocks(p policies.Policy) {
 	}
 	for k := range max(len(want), len(got)) {
 		if k >= len(want) || k >= len(got) || want[k] != got[k] {
-			c.diverge(len(c.tr.Events), otherDivergence, "another block at the end", text(want, k), text(got, k))
+			c.diverge(Divergence{Event: len(c.tr.Events), What: "another block at the end",
+				Recorded: text(want, k), Simulated: text(got, k)})
 			return
 		}
 		c.out.FinalBlocksMatched++

@@ -264,7 +264,7 @@ func (s *settler) settle(ctx context.Context) error {
 	}
 	for range maxEdits {
 		d := s.check.FirstDivergence
-		if d == nil || d.kind == otherDivergence && d.Event >= len(s.tr.Events) {
+		if d == nil || d.Event >= len(s.tr.Events) && d.recorded == noStep {
 			return nil
 		}
 		better := false
@@ -307,14 +307,14 @@ func (s *settler) candidates(d *Divergence) []edit {
 	if e.Pool != 0 && int(e.Pool) < first {
 		return es // the snapshot says which pool it is
 	}
-	if s.pools == 0 && d.kind != recordedGrows {
+	if s.pools == 0 && d.recorded != grow {
 		return es
 	}
 	for p := 0; p <= len(s.tr.Pools); p++ {
 		if p == int(e.Pool) || p > 0 && p < first || p > traces.MaxPools {
 			continue
 		}
-		if p == len(s.tr.Pools) && d.kind != recordedGrows {
+		if p == len(s.tr.Pools) && d.recorded != grow {
 			continue
 		}
 		c := withPool(s.tr, d.Event, uint8(p), first)
@@ -424,7 +424,10 @@ func (s *settler) bounds() limitBounds {
 				b.hi = min(b.hi, held+segment-1)
 			}
 		case released && grew:
-			needs = append(needs, before+segment)
+			// With garbage collection such a release need not be a flush.
+			if s.rec.Conf.GCThreshold == 0 {
+				needs = append(needs, before+segment)
+			}
 		case released:
 			b.certain = append(b.certain, k)
 		}
@@ -444,38 +447,51 @@ func (s *settler) bounds() limitBounds {
 // only with one: whoever releases first at the divergence says whether the
 // limit is too small or too large.
 func (s *settler) bisect(ctx context.Context, b limitBounds) error {
-	base := s.rec.Trace
-	withCertain := traces.WithEmptyCaches(base, b.certain)
+	tr := traces.WithEmptyCaches(s.rec.Trace, b.certain)
+	empty := slices.Clone(b.certain)
 	lo, hi := b.lo, b.hi
 	if hi == math.MaxInt64 {
-		hi = max(base.Meta.DeviceTotal, 4*b.lo, 1<<40)
+		hi = max(s.rec.Trace.Meta.DeviceTotal, 4*b.lo, 1<<40)
 	}
 	top := hi
-	use := func(limit int64) { s.rec.Limit = limit }
-	for lo <= hi {
-		mid := lo + (hi-lo)/2
-		use(mid)
-		check, err := s.compare(ctx, withCertain)
+	for range maxEdits {
+		if lo > hi {
+			break
+		}
+		s.rec.Limit = lo + (hi-lo)/2
+		check, err := s.compare(ctx, tr)
 		if err != nil {
 			return err
 		}
-		if check.Exact || check.FirstDivergence == nil {
-			s.tr, s.check, s.empty = withCertain, check, b.certain
+		d := check.FirstDivergence
+		if d == nil {
+			s.tr, s.check, s.empty = tr, check, empty
 			s.rec.LimitLow, s.rec.LimitHigh = lo, hi
 			if hi == top && b.hi == math.MaxInt64 {
 				s.rec.LimitHigh = math.MaxInt64
 			}
 			return nil
 		}
-		switch check.FirstDivergence.kind {
-		case simReleases:
-			lo = mid + 1
-			continue
-		case recordedReleases:
-			hi = mid - 1
-			continue
+		if d.recorded == release {
+			// An empty_cache directly in front of an allocation, which no rule
+			// tells from a collection, releases everything in one order.
+			with := traces.WithEmptyCaches(tr, []int{d.Event})
+			check, err := s.compare(ctx, with)
+			if err != nil {
+				return err
+			}
+			if next := check.FirstDivergence; next == nil || next.Event-1 > d.Event {
+				tr, empty = with, append(empty, d.Event)
+				continue
+			}
 		}
-		break
+		if d.simulated == release && d.recorded != release {
+			lo = s.rec.Limit + 1
+		} else if d.recorded == release && d.simulated != release {
+			hi = s.rec.Limit - 1
+		} else {
+			break
+		}
 	}
 	// Ambiguous: keep the limit that needs the fewest inferred calls.
 	const tries = 30
@@ -483,7 +499,7 @@ func (s *settler) bisect(ctx context.Context, b limitBounds) error {
 	var best *settler
 	var bestLimit int64
 	for k := range int64(tries + 1) {
-		use(lo + (hi-lo)/tries*k)
+		s.rec.Limit = lo + (hi-lo)/tries*k
 		t := &settler{rec: s.rec}
 		if err := t.settle(ctx); err != nil {
 			return err
@@ -493,7 +509,7 @@ func (s *settler) bisect(ctx context.Context, b limitBounds) error {
 			best, bestLimit = t, s.rec.Limit
 		}
 	}
-	use(bestLimit)
+	s.rec.Limit = bestLimit
 	s.rec.LimitLow, s.rec.LimitHigh = bestLimit, bestLimit
 	s.rec.infer("A memory limit of about %s: garbage collection needs one, and this one explains the recording best.", bytesize.Format(bestLimit))
 	s.tr, s.check, s.empty, s.pools = best.tr, best.check, best.empty, best.pools
