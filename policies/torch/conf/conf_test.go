@@ -1,7 +1,10 @@
 package conf
 
 import (
+	"bufio"
+	"encoding/json"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -317,5 +320,63 @@ func TestParseVersion(t *testing.T) {
 		if got, err := ParseVersion(s); err == nil {
 			t.Errorf("%q: %v, want an error", s, got)
 		}
+	}
+}
+
+// TestAgainstPyTorch compares ParseLenient with what torch 2.11.0+cu130 really
+// did with each string on an NVIDIA H200: testdata/torch-2.11.jsonl holds the
+// exception of torch._C._accelerator_setAllocatorSettings and the
+// allocator_settings that a snapshot showed afterwards, defaults left out.
+func TestAgainstPyTorch(t *testing.T) {
+	f, err := os.Open("testdata/torch-2.11.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	type settings struct {
+		S           string  `json:"s"`
+		Error       string  `json:"error"`
+		MaxSplit    int64   `json:"max_split_size"`
+		GC          float64 `json:"garbage_collection_threshold"`
+		Expandable  bool    `json:"expandable_segments"`
+		Threads     int64   `json:"pinned_num_register_threads"`
+		ReleaseLock bool    `json:"release_lock_on_cudamalloc"`
+		Register    bool    `json:"pinned_use_cuda_host_register"`
+		Graph       bool    `json:"graph_capture_record_stream_reuse"`
+		Roundup     []int64 `json:"roundup_power2_divisions"`
+	}
+	n := 0
+	for sc := bufio.NewScanner(f); sc.Scan(); n++ {
+		want := settings{MaxSplit: -1, Threads: 1, Roundup: make([]int64, Intervals)}
+		if err := json.Unmarshal(sc.Bytes(), &want); err != nil {
+			t.Fatal(err)
+		}
+		c, err := ParseLenient(want.S, Latest)
+		// The load-time check of the backend is not a matter of the string.
+		if strings.Contains(want.Error, "tokenizer[i] == get()->name()") {
+			if err != nil || c.Backend != CudaMallocAsync {
+				t.Errorf("%q: %v, %v", want.S, c, err)
+			}
+			continue
+		}
+		if (err != nil) != (want.Error != "") || err != nil && !strings.HasSuffix(want.Error, strings.TrimSuffix(err.Error(), " ")) && !strings.HasSuffix(want.Error, err.Error()) {
+			t.Errorf("%q: error %v, PyTorch %q", want.S, err, want.Error)
+			continue
+		}
+		if err != nil {
+			continue
+		}
+		got := settings{S: want.S, MaxSplit: c.MaxSplitSize, GC: c.GCThreshold, Expandable: c.ExpandableSegments, Threads: c.PinnedNumRegisterThreads,
+			ReleaseLock: c.ReleaseLockOnCudaMalloc, Register: c.PinnedUseCudaHostRegister, Graph: c.GraphCaptureRecordStreamReuse, Roundup: c.Roundup[:]}
+		// Sizes that no int64 holds are all the same to us.
+		if c.MaxSplitSize == Unlimited && want.MaxSplit < 0 {
+			got.MaxSplit = want.MaxSplit
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%q:\n%s", want.S, diff)
+		}
+	}
+	if n < 200 {
+		t.Errorf("only %d strings", n)
 	}
 }

@@ -15,10 +15,18 @@ import (
 // of several equal keys wins. Use it to replay what a program really ran with;
 // use [Parse] to tell a user whether the string is right.
 //
-// The error is what PyTorch raises. The Config then holds what took effect
-// before it, as in PyTorch.
+// The error is what PyTorch raises, and the Config then Default(v). (PyTorch
+// itself stays with the options before the fault applied.)
 func ParseLenient(s string, v Version) (Config, error) {
 	v = v.orLatest()
+	c, err := parseLenient(s, v)
+	if err != nil {
+		return Default(v), err
+	}
+	return c, nil
+}
+
+func parseLenient(s string, v Version) (Config, error) {
 	l := lenient{tokens: tokenize(s, v), v: v, c: Default(v)}
 	// Since 2.11 the segment size is looked for first, because the bounds of
 	// other options depend on it.
@@ -111,10 +119,7 @@ func (l *lenient) pair(i int) (int, error) {
 	name := l.tokens[i]
 	k := lookup(name)
 	if k == nil || !k.knownTo(l.v) {
-		if l.v.sharedParser() {
-			return i, fmt.Errorf("Unrecognized key '%s' in CUDA allocator config.", name)
-		}
-		return i, fmt.Errorf("Unrecognized CachingAllocator option: %s", name)
+		return i, errors.New(unrecognized(name, l.v))
 	}
 	if err := l.colon(i + 1); err != nil {
 		return i, err
@@ -165,6 +170,17 @@ func (l *lenient) pair(i int) (int, error) {
 		}
 	}
 	return i, nil
+}
+
+// unrecognized is PyTorch's message about a key it does not know.
+func unrecognized(name string, v Version) string {
+	switch {
+	case v.AtLeast(2, 11):
+		return "Unrecognized key '" + name + "' in Accelerator allocator config."
+	case v.sharedParser():
+		return "Unrecognized key '" + name + "' in CUDA allocator config."
+	}
+	return "Unrecognized CachingAllocator option: " + name
 }
 
 // divisions reads the value of roundup_power2_divisions at token i.
@@ -308,7 +324,7 @@ func stod(s string) (float64, error) {
 
 // mebibytes is n MiB in bytes; what exceeds an int64 is as good as unlimited.
 func mebibytes(n uint64) int64 {
-	if n >= math.MaxInt64/mib {
+	if n > math.MaxInt64/mib {
 		return Unlimited
 	}
 	return int64(n) * mib

@@ -506,10 +506,7 @@ func (p *parser) known() []string {
 
 // wrongRelease reports a real key that this release does not take.
 func (p *parser) wrongRelease(at span, k *Key) {
-	raises := "Unrecognized CachingAllocator option: " + k.Name
-	if p.v.sharedParser() {
-		raises = "Unrecognized key '" + k.Name + "' in CUDA allocator config."
-	}
+	raises := unrecognized(k.Name, p.v)
 	pr := Problem{Offset: at.lo, Length: at.hi - at.lo}
 	if p.v.Compare(k.Since) < 0 {
 		pr.Message = fmt.Sprintf("%s needs PyTorch %s or newer; %s stops with %q", k.Name, k.Since, p.v, raises)
