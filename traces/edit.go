@@ -1,46 +1,51 @@
 package traces
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
-// WithEmptyCaches returns a copy of t with an EmptyCache event in front of
-// each of the given event indices (of t; len(t.Events) appends one; an index
-// given twice gets two). Recorded driver events keep the request they belong
-// to.
+// WithEmptyCaches returns a copy of t with an EmptyCache event inserted before
+// each of the given event indices, which refer to t.Events, may be len(t.Events)
+// (at the end), may repeat (several calls) and need no order. The copy shares
+// everything else with t.
+//
+// A new event takes the time of the event it precedes, and Recorded.Driver is
+// corrected so that each driver event still names the request that follows it.
+// It panics if an index is out of range or lies among the StartEvents.
 func WithEmptyCaches(t *Trace, before []int) *Trace {
-	if len(before) == 0 {
-		return t
-	}
-	before = slices.Sorted(slices.Values(before))
-	c := *t
-	c.Events = make([]Event, 0, len(t.Events)+len(before))
-	next := 0
-	for k := range len(t.Events) + 1 {
-		for next < len(before) && before[next] <= k {
-			var us int64
-			switch {
-			case k < len(t.Events):
-				us = t.Events[k].TimeUS
-			case k > 0:
-				us = t.Events[k-1].TimeUS
-			}
-			c.Events = append(c.Events, Event{TimeUS: us, ID: NoBlock, Kind: EmptyCache})
-			next++
-		}
-		if k < len(t.Events) {
-			c.Events = append(c.Events, t.Events[k])
+	at := slices.Clone(before)
+	slices.Sort(at)
+	for _, i := range at {
+		if i < t.StartEvents || i > len(t.Events) {
+			panic(fmt.Sprintf("traces: an EmptyCache before event %d of a trace whose events are %d to %d", i, t.StartEvents, len(t.Events)))
 		}
 	}
-	if t.Recorded != nil {
+	out := *t
+	if len(at) == 0 {
+		return &out
+	}
+	out.Events = make([]Event, 0, len(t.Events)+len(at))
+	done := 0
+	for _, i := range at {
+		out.Events = append(out.Events, t.Events[done:i]...)
+		done = i
+		e := Event{ID: NoBlock, Kind: EmptyCache, TimeUS: t.Duration()}
+		if i < len(t.Events) {
+			e.TimeUS = t.Events[i].TimeUS
+		}
+		out.Events = append(out.Events, e)
+	}
+	out.Events = append(out.Events, t.Events[done:]...)
+	if t.Recorded != nil && len(t.Recorded.Driver) > 0 {
 		r := *t.Recorded
-		r.Driver = slices.Clone(t.Recorded.Driver)
-		shift := 0
-		for i := range r.Driver {
-			for shift < len(before) && before[shift] <= int(r.Driver[i].Before) {
-				shift++
-			}
-			r.Driver[i].Before += uint32(shift)
+		r.Driver = slices.Clone(r.Driver)
+		for j := range r.Driver {
+			// Calls inserted before or at the request push it back.
+			n, _ := slices.BinarySearch(at, int(r.Driver[j].Before)+1)
+			r.Driver[j].Before += uint32(n)
 		}
-		c.Recorded = &r
+		out.Recorded = &r
 	}
-	return &c
+	return &out
 }
