@@ -6,11 +6,15 @@ package all
 
 import (
 	"allocsim/policies"
+	"allocsim/policies/bfc"
+	"allocsim/policies/cupy"
 	"allocsim/policies/direct"
-	"allocsim/policies/torch"
+	"allocsim/policies/stream"
 )
 
 func init() {
+	policies.Register(bfc.Registration)
+	policies.Register(cupy.Registration)
 	policies.Register(direct.Registration)
-	policies.Register(torch.Registration)
+	policies.Register(stream.Registration)
 }

@@ -173,3 +173,9 @@ func TestLimit(t *testing.T) {
 		}
 	}
 }
+
+// TestTranscripts runs the vectors of TensorFlow's tests and of the
+// recordings.
+func TestTranscripts(t *testing.T) {
+	policytest.Transcripts(t, "testdata/transcripts", Registration.Parse)
+}

@@ -49,6 +49,9 @@ const (
 	reserveBase = 0x302000000
 	// AddressSpace is the most bytes one call to an unlimited Device can get.
 	AddressSpace = 1 << 46
+	// maxPages is the most pages one Map call gets; the device keeps a record
+	// of each.
+	maxPages = 1 << 16
 )
 
 var _ policies.Device = (*Device)(nil)
@@ -191,6 +194,9 @@ func (d *Device) inside(addr uint64, size, page int64) error {
 func (d *Device) Map(addr uint64, size, page int64) error {
 	if err := d.inside(addr, size, page); err != nil {
 		return err
+	}
+	if size/page > maxPages {
+		return fmt.Errorf("device: %d pages at once: %w", size/page, policies.ErrOutOfMemory)
 	}
 	for a := addr; a < addr+uint64(size); a += uint64(page) {
 		if _, mapped := d.pages[a]; mapped {

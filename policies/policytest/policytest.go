@@ -186,7 +186,8 @@ func scriptGen(o Options) *rapid.Generator[script] {
 		return script{
 			capacity: rapid.SampledFrom(o.Capacities).Draw(t, "capacity"),
 			limit:    rapid.SampledFrom(o.Limits).Draw(t, "limit"),
-			ops:      rapid.SliceOfN(one, 1, o.Steps).Draw(t, "ops"),
+			// Left to itself rapid prefers short slices, in which little happens.
+			ops: rapid.SliceOfN(one, rapid.SampledFrom([]int{1, o.Steps / 4, o.Steps}).Draw(t, "least"), o.Steps).Draw(t, "ops"),
 		}
 	})
 }

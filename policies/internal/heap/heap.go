@@ -71,6 +71,9 @@ type Heap struct {
 	Blocks   []Block
 	Segs     []Segment
 	Counters policies.Stats
+	// Unpadded makes the statistics count a block's requested bytes as
+	// allocated and active, not its size.
+	Unpadded bool
 	// Release takes a block whose free has completed, which is in state Free
 	// and in no free set.
 	Release func(b int32) error
@@ -271,15 +274,24 @@ func (h *Heap) Whole(b int32) bool {
 	return blk.Prev|blk.Next == 0
 }
 
+// counted is the bytes of a block in the statistics.
+func (h *Heap) counted(blk *Block) int64 {
+	if h.Unpadded {
+		return blk.Requested
+	}
+	return blk.Size
+}
+
 // Take allocates block b, which is in no free set.
 func (h *Heap) Take(b int32, r policies.Request) policies.Block {
 	blk := &h.Blocks[b]
 	blk.State, blk.Requested, blk.Stream, blk.Pool = Live, r.Size, r.Stream, r.Pool
 	c := &h.Counters
 	c.Allocation.Add(policies.Large, 1)
-	c.AllocatedBytes.Add(policies.Large, blk.Size)
+	bytes := h.counted(blk)
+	c.AllocatedBytes.Add(policies.Large, bytes)
 	c.Active.Add(policies.Large, 1)
-	c.ActiveBytes.Add(policies.Large, blk.Size)
+	c.ActiveBytes.Add(policies.Large, bytes)
 	c.RequestedBytes.Add(policies.Large, r.Size)
 	hd := handle(b, blk.gen)
 	if h.observer != nil {
@@ -340,7 +352,7 @@ func (h *Heap) Free(hd policies.Handle, pending bool) error {
 	}
 	blk := &h.Blocks[i]
 	h.Counters.Allocation.Sub(policies.Large, 1)
-	h.Counters.AllocatedBytes.Sub(policies.Large, blk.Size)
+	h.Counters.AllocatedBytes.Sub(policies.Large, h.counted(blk))
 	if h.observer != nil {
 		h.emitBlock(policies.ActionFreeRequested, hd, blk)
 	}
@@ -369,7 +381,7 @@ func (h *Heap) FreeCompleted(hd policies.Handle) error {
 func (h *Heap) complete(b int32) error {
 	blk := &h.Blocks[b]
 	h.Counters.Active.Sub(policies.Large, 1)
-	h.Counters.ActiveBytes.Sub(policies.Large, blk.Size)
+	h.Counters.ActiveBytes.Sub(policies.Large, h.counted(blk))
 	h.Counters.RequestedBytes.Sub(policies.Large, blk.Requested)
 	if h.observer != nil {
 		h.emitBlock(policies.ActionFreeCompleted, handle(b, blk.gen), blk)

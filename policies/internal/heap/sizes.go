@@ -17,6 +17,9 @@ import (
 // The set keeps the heap's inactive-split statistics: free blocks that are not
 // all of their segment.
 type Sizes struct {
+	// Uncounted leaves the statistics alone.
+	Uncounted bool
+
 	h     *Heap
 	n     int
 	words [7]uint64 // which bins are not empty
@@ -52,7 +55,7 @@ func before(a, b *Block) bool {
 func (s *Sizes) Insert(b int32) {
 	blocks := s.h.Blocks
 	blk := &blocks[b]
-	if blk.Prev|blk.Next != 0 {
+	if blk.Prev|blk.Next != 0 && !s.Uncounted {
 		s.h.Counters.InactiveSplit.Add(policies.Large, 1)
 		s.h.Counters.InactiveSplitBytes.Add(policies.Large, blk.Size)
 	}
@@ -88,7 +91,7 @@ func (s *Sizes) Insert(b int32) {
 func (s *Sizes) Remove(b int32) {
 	blocks := s.h.Blocks
 	blk := &blocks[b]
-	if blk.Prev|blk.Next != 0 {
+	if blk.Prev|blk.Next != 0 && !s.Uncounted {
 		s.h.Counters.InactiveSplit.Sub(policies.Large, 1)
 		s.h.Counters.InactiveSplitBytes.Sub(policies.Large, blk.Size)
 	}

@@ -68,6 +68,18 @@ func (s *Set) Size(key string, v *int64, min int64) {
 	}
 }
 
+// SizeOrWord reads a size in bytes or a word that stands for one.
+func (s *Set) SizeOrWord(key string, v *int64, word string, means int64) {
+	if text, ok := s.get(key); ok && text == word {
+		if *v != means {
+			*v = means
+			s.keep(key, word)
+		}
+		return
+	}
+	s.Size(key, v, 0)
+}
+
 // SizeOrPercent reads a size in bytes into *v or, with a percent sign, a
 // fraction from 0 to 1 into *fraction.
 func (s *Set) SizeOrPercent(key string, v *int64, fraction *float64) {
