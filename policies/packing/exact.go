@@ -1,0 +1,392 @@
+package packing
+
+import (
+	"math"
+	"slices"
+)
+
+// The exact search decides whether the buffers of one component fit in a
+// capacity. It follows the published ideas of MiniMalloc (M. D. Moffitt,
+// ASPLOS 2023; github.com/google/minimalloc at 9f5cf810) with some of its own.
+//
+// Among all placements within the capacity consider one with the least sum of
+// offsets, and put its buffers in sequence by (offset, rank), where rank is any
+// fixed order. In such a placement every buffer sits as low as those before it
+// in the sequence allow: on the highest of them that it overlaps in time, or at
+// 0. So it is enough to try sequences: a node of the search has some buffers
+// placed, knows for each other buffer the lowest offset left to it (low), and
+// tries each of them next, at low. If the whole search fails, no placement
+// exists. Branches that cannot lead to a least-sum placement are cut:
+//
+//   - sequence: a buffer whose (low, rank) is before the last one placed is
+//     "passed": it must be raised by something that is still to come;
+//   - dominance: nothing may be placed at or above low+size of another waiting
+//     buffer that it could have been slid under, and a passed buffer for which
+//     no waiting buffer can come low enough to raise it is hopeless;
+//   - hatless: if nothing waiting overlaps the buffer tried, the buffers that
+//     would come after it need not be tried when it fails;
+//   - twins: of waiting buffers with the same sections and size only the one
+//     of least rank is tried;
+//   - section bound: the waiting buffers of a section must be stacked, each not
+//     below its low, so their stack ends no lower than when they are taken in
+//     order of low (a one-machine schedule with release times);
+//   - decomposition: once no waiting buffer crosses between two sections, both
+//     sides are independent; one failure fails the node;
+//   - memory: what remains to be done depends only on the waiting buffers,
+//     their lows and which of them are passed. Such states of components that
+//     failed are remembered by a 128-bit hash.
+type search struct {
+	n        int
+	capacity int64
+	size     []int64
+	align    []int64
+	lo, hi   []int32
+	sections [][]int32 // buffers by section, by rank
+	overlaps [][]int32 // buffers by buffer
+	rank     []int32
+	twin     []int32 // the next smaller rank of the same kind, or -1
+
+	offset []int64 // placed offset or -1
+	low    []int64
+	floor  []int64 // by section: no waiting buffer can be lower
+	total  []int64 // by section: bytes waiting
+	cuts   []int32 // by section: waiting buffers that cross into the next
+
+	placed  []int32  // in sequence
+	trail   []change // undo of low
+	floors  []change // undo of floor
+	stamp   []int32  // by section
+	stamps  int32
+	scratch []release
+	arena   []int32
+
+	failed map[hash]struct{}
+	steps  int64
+	most   int64
+	nodes  int64
+}
+
+type change struct {
+	index int32
+	old   int64
+}
+
+// release is a waiting buffer of a section: it cannot start below low.
+type release struct{ low, size int64 }
+
+type hash struct{ a, b uint64 }
+
+// outcome is how a search ended.
+type outcome uint8
+
+const (
+	outOfSteps outcome = iota
+	found
+	impossible
+)
+
+// maxFailed bounds the memory of failed states to about 100 MB.
+const maxFailed = 1 << 21
+
+// newSearch prepares the search for buffers that live in sections [0, m) and
+// have one span each.
+func newSearch(p *problem) *search {
+	n, m := p.n, len(p.live)
+	s := &search{
+		n: n, size: p.size, align: p.align, lo: p.lo, hi: p.hi,
+		rank: make([]int32, n), twin: make([]int32, n),
+		offset: make([]int64, n), low: make([]int64, n),
+		floor: make([]int64, m), total: make([]int64, m), cuts: make([]int32, m), stamp: make([]int32, m),
+		sections: make([][]int32, m), overlaps: make([][]int32, n),
+		arena: make([]int32, 0, 4*n),
+	}
+	for b := range int32(n) {
+		for k := s.lo[b]; k < s.hi[b]; k++ {
+			s.sections[k] = append(s.sections[k], b)
+		}
+	}
+	for b := range int32(n) {
+		for c := range int32(n) {
+			if b != c && s.lo[b] < s.hi[c] && s.lo[c] < s.hi[b] {
+				s.overlaps[b] = append(s.overlaps[b], c)
+			}
+		}
+	}
+	return s
+}
+
+// run searches with the given order of preference, for at most most steps.
+func (s *search) run(capacity int64, order []int32, most int64) outcome {
+	s.capacity, s.most, s.steps, s.nodes = capacity, most, 0, 0
+	s.failed = make(map[hash]struct{})
+	for r, b := range order {
+		s.rank[b] = int32(r)
+		s.offset[b], s.low[b] = -1, 0
+	}
+	type kind struct {
+		lo, hi      int32
+		size, align int64
+	}
+	last := make(map[kind]int32)
+	for _, b := range order {
+		k := kind{s.lo[b], s.hi[b], s.size[b], s.align[b]}
+		s.twin[b] = -1
+		if t, ok := last[k]; ok {
+			s.twin[b] = t
+		}
+		last[k] = b
+	}
+	s.placed, s.trail, s.floors = s.placed[:0], s.trail[:0], s.floors[:0]
+	clear(s.floor)
+	clear(s.total)
+	clear(s.cuts)
+	for b := range s.n {
+		for k := s.lo[b]; k < s.hi[b]; k++ {
+			s.total[k] += s.size[b]
+			if k+1 < s.hi[b] {
+				s.cuts[k]++
+			}
+		}
+	}
+	for _, t := range s.total {
+		if t > capacity {
+			return impossible
+		}
+	}
+	return s.split(order, 0, int32(len(s.floor)), 0, -1)
+}
+
+// split solves the waiting buffers, given by rank, of sections [a, z): each
+// independent stretch on its own. The last buffer placed had (last, rank).
+func (s *search) split(waiting []int32, a, z int32, last int64, rank int32) outcome {
+	mark := len(s.arena)
+	defer func() { s.arena = s.arena[:mark] }()
+	for a < z {
+		e := a
+		for e < z-1 && s.cuts[e] > 0 {
+			e++
+		}
+		e++
+		from := len(s.arena)
+		for _, b := range waiting {
+			if s.offset[b] < 0 && s.lo[b] >= a && s.hi[b] <= e {
+				s.arena = append(s.arena, b)
+			}
+		}
+		if part := s.arena[from:len(s.arena):len(s.arena)]; len(part) > 0 {
+			if r := s.node(part, a, e, last, rank); r != found {
+				return r
+			}
+		}
+		a = e
+	}
+	return found
+}
+
+// passed reports that b may no longer be placed at its low.
+func (s *search) passed(b int32, last int64, rank int32) bool {
+	return s.low[b] < last || s.low[b] == last && s.rank[b] < rank
+}
+
+// node places one of the waiting buffers of a component and goes on.
+func (s *search) node(waiting []int32, a, z int32, last int64, rank int32) outcome {
+	s.nodes++
+	s.steps += int64(len(waiting))
+	if s.steps > s.most {
+		return outOfSteps
+	}
+	var h hash
+	lid := int64(math.MaxInt64) // nothing may be placed at or above
+	for _, b := range waiting {
+		lid = min(lid, s.low[b]+s.size[b])
+	}
+	mark := len(s.arena)
+	defer func() { s.arena = s.arena[:mark] }()
+	for _, b := range waiting {
+		flag := uint64(0)
+		if s.passed(b, last, rank) {
+			flag = 1
+			if !s.raisable(b, last) {
+				return impossible
+			}
+		} else if s.low[b] < lid && (s.twin[b] < 0 || s.offset[s.twin[b]] >= 0) {
+			s.arena = append(s.arena, b)
+		}
+		x := mix(uint64(b)<<1|flag, uint64(s.low[b]))
+		h.a += x
+		h.b += mix(x, 0x9e3779b97f4a7c15)
+	}
+	tries := s.arena[mark:len(s.arena):len(s.arena)]
+	if _, ok := s.failed[h]; ok {
+		return impossible
+	}
+	slices.SortFunc(tries, func(x, y int32) int {
+		if s.low[x] != s.low[y] {
+			if s.low[x] < s.low[y] {
+				return -1
+			}
+			return 1
+		}
+		return int(s.rank[x] - s.rank[y])
+	})
+	for _, b := range tries {
+		m := marks{len(s.placed), len(s.trail), len(s.floors)}
+		hat, ok := s.put(b, a, z)
+		r := impossible
+		if ok {
+			r = s.split(waiting, a, z, s.offset[b], s.rank[b])
+		}
+		if r == found {
+			return found
+		}
+		s.undo(m)
+		if r == outOfSteps {
+			return r
+		}
+		if !hat {
+			break
+		}
+	}
+	if len(s.failed) < maxFailed {
+		s.failed[h] = struct{}{}
+	}
+	return impossible
+}
+
+// raisable reports that some waiting buffer may still come under the passed
+// buffer b so that b cannot be slid down to its low.
+func (s *search) raisable(b int32, last int64) bool {
+	top := s.low[b] + s.size[b]
+	for i, q := range s.overlaps[b] {
+		if s.offset[q] < 0 && max(s.low[q], last) < top {
+			s.steps += int64(i) / 4
+			return true
+		}
+	}
+	s.steps += int64(len(s.overlaps[b])) / 4
+	return false
+}
+
+// put places b at its low and draws the consequences. hat reports that a
+// waiting buffer overlaps it; ok is false when the capacity can no longer do.
+// The caller undoes it in either case.
+func (s *search) put(b, a, z int32) (hat, ok bool) {
+	o := s.low[b]
+	top := o + s.size[b]
+	s.offset[b] = o
+	s.placed = append(s.placed, b)
+	s.stamps++
+	for k := s.lo[b]; k < s.hi[b]; k++ {
+		s.total[k] -= s.size[b]
+		s.stamp[k] = s.stamps
+		if k+1 < s.hi[b] {
+			s.cuts[k]--
+		}
+	}
+	from, to := s.lo[b], s.hi[b]
+	for _, q := range s.overlaps[b] {
+		if s.offset[q] >= 0 {
+			continue
+		}
+		hat = true
+		if s.low[q] >= top {
+			continue
+		}
+		s.trail = append(s.trail, change{q, s.low[q]})
+		s.low[q] = alignUp(top, s.align[q])
+		for k := s.lo[q]; k < s.hi[q]; k++ {
+			s.stamp[k] = s.stamps
+		}
+		from, to = min(from, s.lo[q]), max(to, s.hi[q])
+	}
+	s.steps += int64(len(s.overlaps[b])) / 2
+	for k := from; k < to; k++ {
+		if s.stamp[k] == s.stamps && s.total[k] > 0 && !s.bound(k, o) {
+			return hat, false
+		}
+	}
+	for k := a; k < z; k++ {
+		if max(s.floor[k], o)+s.total[k] > s.capacity && s.total[k] > 0 {
+			return hat, false
+		}
+	}
+	return hat, true
+}
+
+// bound reports whether the waiting buffers of section k can still be stacked
+// within the capacity when none may be below last.
+func (s *search) bound(k int32, last int64) bool {
+	w := s.scratch[:0]
+	lowest, highest := int64(math.MaxInt64), int64(0)
+	for _, q := range s.sections[k] {
+		if s.offset[q] < 0 {
+			l := max(s.low[q], last)
+			lowest, highest = min(lowest, l), max(highest, l)
+			w = append(w, release{l, s.size[q]})
+		}
+	}
+	s.scratch = w
+	s.steps += int64(len(s.sections[k])) / 4
+	if lowest > s.floor[k] {
+		s.floors = append(s.floors, change{k, s.floor[k]})
+		s.floor[k] = lowest
+	}
+	if lowest+s.total[k] > s.capacity {
+		return false
+	}
+	if highest+s.total[k] <= s.capacity {
+		return true
+	}
+	// In order of low, from the top: what starts at or above low x ends no
+	// lower than x plus their sizes.
+	slices.SortFunc(w, func(x, y release) int {
+		if x.low < y.low {
+			return -1
+		}
+		if x.low > y.low {
+			return 1
+		}
+		return 0
+	})
+	s.steps += int64(len(w))
+	var end int64
+	for _, x := range w {
+		end = max(end, x.low) + x.size
+	}
+	return end <= s.capacity
+}
+
+// marks is a state to return to.
+type marks struct{ placed, trail, floors int }
+
+// undo takes back every put since the marks were made, those of independent
+// parts that have been solved included.
+func (s *search) undo(m marks) {
+	for ; len(s.trail) > m.trail; s.trail = s.trail[:len(s.trail)-1] {
+		c := s.trail[len(s.trail)-1]
+		s.low[c.index] = c.old
+	}
+	for ; len(s.floors) > m.floors; s.floors = s.floors[:len(s.floors)-1] {
+		c := s.floors[len(s.floors)-1]
+		s.floor[c.index] = c.old
+	}
+	for ; len(s.placed) > m.placed; s.placed = s.placed[:len(s.placed)-1] {
+		b := s.placed[len(s.placed)-1]
+		s.offset[b] = -1
+		for k := s.lo[b]; k < s.hi[b]; k++ {
+			s.total[k] += s.size[b]
+			if k+1 < s.hi[b] {
+				s.cuts[k]++
+			}
+		}
+	}
+}
+
+// mix is a hash of two words (the finaliser of splitmix64 over both).
+func mix(x, y uint64) uint64 {
+	z := x*0xbf58476d1ce4e5b9 + y
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z ^= y * 0x94d049bb133111eb
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
