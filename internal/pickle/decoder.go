@@ -33,8 +33,8 @@ type Handler interface {
 	// values alternating. A key may repeat: the last one wins.
 	Dict(d *Decoder, pairs []Value) (Value, error)
 	// Seq is called for each list, tuple or set. Long lists come in several
-	// calls: acc is the answer of the call before, None at first; last marks
-	// the final call.
+	// calls: acc is the answer of the call before, 0 at first; last marks the
+	// final call.
 	Seq(d *Decoder, acc Value, items []Value, last bool) (Value, error)
 }
 
@@ -76,7 +76,7 @@ type Decoder struct {
 	marks []int // stack heights
 	items []Value
 	open  []container
-	memo  [][]Value
+	memo  []*[memoChunk]Value // 0 = never set
 	// memoized counts MEMOIZE opcodes and other puts: the next MEMOIZE slot.
 	memoized uint64
 
@@ -90,10 +90,10 @@ type Decoder struct {
 // items[start:end]; everything in items beyond end belongs to containers
 // opened later or is garbage.
 type container struct {
-	start, end int
-	at         int   // its place on the stack
-	memo       int64 // its memo slot, -1 if none
 	acc        Value // of a long list: the handler's answer so far
+	memo       int64 // its memo slot, -1 if none
+	start, end uint32
+	at         uint32 // its place on the stack
 	dict       bool
 }
 
@@ -236,10 +236,16 @@ func (d *Decoder) line() ([]byte, error) {
 // Decode runs the pickle and returns the value it leaves. Data behind the
 // pickle are not read. Errors name the byte offset.
 func (d *Decoder) Decode() (Value, error) {
+	// The hot loop keeps the position and the stack in local variables; d.pos
+	// and d.stack are current whenever a method is called.
 	b, p := d.buf, 0
+	st := d.stack
 	for {
 		if d.end-p < maxOp {
 			d.pos = p
+			if len(st) > maxStack {
+				return 0, d.errAt(p, "more than %d values on the pickle's stack", maxStack)
+			}
 			if !d.eof {
 				if err := d.fill(maxOp); err != nil {
 					return 0, err
@@ -258,37 +264,47 @@ func (d *Decoder) Decode() (Value, error) {
 			p += 4
 			if !ok {
 				var err error
-				d.pos = p
+				d.pos, d.stack = p, st
 				if v, err = d.memoGetOpen(uint64(binary.LittleEndian.Uint32(b[p-4:])), p-5); err != nil {
 					return 0, err
 				}
+				st = d.stack
 			}
-			d.stack = append(d.stack, v)
+			st = append(st, v)
 		case opBinGet:
 			v, ok := d.memoGet(uint64(b[p]))
 			p++
 			if !ok {
 				var err error
-				d.pos = p
+				d.pos, d.stack = p, st
 				if v, err = d.memoGetOpen(uint64(b[p-1]), p-2); err != nil {
 					return 0, err
 				}
+				st = d.stack
 			}
-			d.stack = append(d.stack, v)
+			st = append(st, v)
 		case opMemoize:
-			d.pos = p
-			if err := d.put(d.memoized); err != nil {
+			n := d.memoized
+			if c := n / memoChunk; n%memoChunk != 0 && c < uint64(len(d.memo)) && d.memo[c] != nil && len(st) > 0 {
+				if v, slot := st[len(st)-1], &d.memo[c][n%memoChunk]; *slot == 0 && v.tag() != tagOpen {
+					*slot = v
+					d.memoized++
+					break
+				}
+			}
+			d.pos, d.stack = p, st
+			if err := d.put(n); err != nil {
 				return 0, err
 			}
 		case opBinInt1:
-			d.stack = append(d.stack, pack(tagInt, uint64(b[p])))
+			st = append(st, pack(tagInt, uint64(b[p])))
 			p++
 		case opBinInt2:
-			d.stack = append(d.stack, pack(tagInt, uint64(binary.LittleEndian.Uint16(b[p:]))))
+			st = append(st, pack(tagInt, uint64(binary.LittleEndian.Uint16(b[p:]))))
 			p += 2
 		case opBinInt:
 			n := int64(int32(binary.LittleEndian.Uint32(b[p:])))
-			d.stack = append(d.stack, Value(uint64(n)<<tagBits|uint64(tagInt)))
+			st = append(st, Value(uint64(n)<<tagBits|uint64(tagInt)))
 			p += 4
 		case opLong1:
 			n := uint(b[p])
@@ -299,40 +315,41 @@ func (d *Decoder) Decode() (Value, error) {
 					shift := 64 - 8*n
 					x = int64(binary.LittleEndian.Uint64(b[p:])<<shift) >> shift
 				}
-				d.stack = append(d.stack, d.intValue(x))
+				st = append(st, d.intValue(x))
 				p += int(n)
 				break
 			}
-			d.pos = p
+			d.pos, d.stack = p, st
 			if err := d.long(uint64(n)); err != nil {
 				return 0, err
 			}
-			p = d.pos
+			p, st = d.pos, d.stack
 		case opMark:
 			if len(d.marks) >= maxOpen {
 				return 0, d.errAt(p-1, "more than %d nested marks", maxOpen)
 			}
-			d.marks = append(d.marks, len(d.stack))
+			d.marks = append(d.marks, len(st))
 		case opEmptyDict, opEmptyList, opEmptySet:
-			d.pos = p
-			if err := d.newContainer(op == opEmptyDict, len(d.stack)); err != nil {
+			d.pos, d.stack = p, st
+			if err := d.newContainer(op == opEmptyDict, len(st)); err != nil {
 				return 0, err
 			}
+			st = d.stack
 		case opShortBinUnicode:
 			n := int(b[p])
 			p++
 			if d.end-p >= n {
-				d.stack = append(d.stack, pack(tagString, uint64(d.strings.id(b[p:p+n]))))
+				st = append(st, pack(tagString, uint64(d.strings.id(b[p:p+n]))))
 				p += n
 				break
 			}
-			d.pos = p
+			d.pos, d.stack = p, st
 			if err := d.str(uint64(n)); err != nil {
 				return 0, err
 			}
-			p = d.pos
+			p, st = d.pos, d.stack
 		case opSetItems, opAppends, opAddItems:
-			d.pos = p
+			d.pos, d.stack = p, st
 			if len(d.marks) == 0 {
 				return 0, d.errAt(p-1, "no mark for %s", opName(op))
 			}
@@ -341,25 +358,23 @@ func (d *Decoder) Decode() (Value, error) {
 			if err := d.extend(m, op == opSetItems); err != nil {
 				return 0, err
 			}
+			st = d.stack
 		case opStop:
-			d.pos = p
-			if len(d.stack) == 0 || len(d.marks) != 0 {
+			d.pos, d.stack = p, st
+			if len(st) == 0 || len(d.marks) != 0 {
 				return 0, d.errAt(p-1, "the pickle stops with nothing, or with an unfinished container, on its stack")
 			}
-			top := len(d.stack) - 1
+			top := len(st) - 1
 			if err := d.finish(top); err != nil {
 				return 0, err
 			}
 			return d.stack[top], nil
 		default:
-			d.pos = p
+			d.pos, d.stack = p, st
 			if err := d.rare(op); err != nil {
 				return 0, err
 			}
-			p = d.pos
-		}
-		if len(d.stack) > maxStack {
-			return 0, d.errAt(p, "more than %d values on the pickle's stack", maxStack)
+			p, st = d.pos, d.stack
 		}
 	}
 }
@@ -377,7 +392,7 @@ func (d *Decoder) rare(op byte) error {
 	case opFrame:
 		d.pos += 8
 	case opNone:
-		d.push(0)
+		d.push(None)
 	case opNewTrue:
 		d.push(pack(tagBool, 1))
 	case opNewFalse:
@@ -455,7 +470,7 @@ func (d *Decoder) rare(op byte) error {
 		d.stack = append(d.stack, 0)
 		copy(d.stack[m+1:], d.stack[m:])
 		for i := range d.open {
-			if d.open[i].at >= m {
+			if int(d.open[i].at) >= m {
 				d.open[i].at++
 			}
 		}
@@ -589,7 +604,7 @@ func (d *Decoder) newContainer(dict bool, at int) error {
 		return d.errAt(d.pos-1, "more than %d containers under construction", maxOpen)
 	}
 	d.stack = append(d.stack, pack(tagOpen, uint64(len(d.open))))
-	d.open = append(d.open, container{start: len(d.items), end: len(d.items), at: at, memo: -1, dict: dict})
+	d.open = append(d.open, container{start: uint32(len(d.items)), end: uint32(len(d.items)), at: uint32(at), memo: -1, dict: dict})
 	return nil
 }
 
@@ -663,8 +678,11 @@ func (d *Decoder) extend(from int, dict bool) error {
 	}
 	c := &d.open[i]
 	d.items = append(d.items[:c.end], d.stack[from:]...)
-	c.end = len(d.items)
+	c.end = uint32(len(d.items))
 	d.stack = d.stack[:from]
+	if dict && c.end-c.start > maxStack {
+		return d.errAt(d.pos-1, "a dict of more than %d pairs", maxStack/2)
+	}
 	if !dict && c.end-c.start >= seqChunk {
 		acc, err := d.h.Seq(d, c.acc, d.items[c.start:c.end], false)
 		if err != nil {
@@ -706,9 +724,9 @@ func (d *Decoder) collect(m int, dict bool) error {
 	if len(d.open) >= maxOpen {
 		return d.errAt(d.pos-1, "more than %d containers under construction", maxOpen)
 	}
-	c := container{start: len(d.items), at: m, memo: -1, dict: dict}
+	c := container{start: uint32(len(d.items)), at: uint32(m), memo: -1, dict: dict}
 	d.items = append(d.items, d.stack[m+1:]...)
-	c.end = len(d.items)
+	c.end = uint32(len(d.items))
 	d.stack = append(d.stack[:m], pack(tagOpen, uint64(len(d.open))))
 	d.open = append(d.open, c)
 	return nil
@@ -752,7 +770,7 @@ func (d *Decoder) drop(from int) error {
 func (d *Decoder) memoGet(n uint64) (Value, bool) {
 	if c := n / memoChunk; c < uint64(len(d.memo)) && d.memo[c] != nil {
 		v := d.memo[c][n%memoChunk]
-		return v, v.tag() < tagOpen
+		return v, v.tag()-1 < tagOpen-1
 	}
 	return 0, false
 }
@@ -762,22 +780,19 @@ func (d *Decoder) memoGet(n uint64) (Value, bool) {
 // later. at is the place of the opcode in buf.
 func (d *Decoder) memoGetOpen(n uint64, at int) (Value, error) {
 	c := n / memoChunk
-	if c >= uint64(len(d.memo)) || d.memo[c] == nil || d.memo[c][n%memoChunk] == emptySlot {
+	if c >= uint64(len(d.memo)) || d.memo[c] == nil || d.memo[c][n%memoChunk] == 0 {
 		return 0, d.errAt(at, "a reference to memo entry %d, which does not exist", n)
 	}
 	i := d.memo[c][n%memoChunk].num()
-	if i >= uint64(len(d.open)) || d.open[i].at >= len(d.stack) {
+	if i >= uint64(len(d.open)) || int(d.open[i].at) >= len(d.stack) {
 		return 0, d.errAt(at, "a reference to memo entry %d, which was discarded", n)
 	}
-	top := d.open[i].at
+	top := int(d.open[i].at)
 	if err := d.finish(top); err != nil {
 		return 0, err
 	}
 	return d.stack[top], nil
 }
-
-// emptySlot marks a memo slot that was never set.
-const emptySlot = Value(^uint64(0)>>tagBits<<tagBits | uint64(tagOpen))
 
 // put stores the top of the stack under memo number n.
 func (d *Decoder) put(n uint64) error {
@@ -794,13 +809,10 @@ func (d *Decoder) put(n uint64) error {
 		d.memo = append(d.memo, nil)
 	}
 	if d.memo[c] == nil {
-		d.memo[c] = make([]Value, memoChunk)
-		for i := range d.memo[c] {
-			d.memo[c][i] = emptySlot
-		}
+		d.memo[c] = new([memoChunk]Value)
 	}
 	slot := &d.memo[c][n%memoChunk]
-	if slot.tag() == tagOpen && *slot != emptySlot {
+	if slot.tag() == tagOpen {
 		return d.errAt(d.pos-1, "memo entry %d is overwritten while its container is under construction", n)
 	}
 	v := d.stack[top]

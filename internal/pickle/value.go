@@ -1,13 +1,14 @@
 package pickle
 
 // Value is a decoded value in 8 bytes: the low bits hold its kind, the rest a
-// number or an index. The zero Value is Python's None.
+// number or an index. The zero Value is no value at all.
 type Value uint64
 
 type tag uint64
 
 const (
-	tagNone tag = iota
+	tagUnset tag = iota
+	tagNone
 	tagBool
 	tagInt    // 60-bit signed
 	tagBigInt // index into Decoder.big
@@ -27,6 +28,9 @@ const MaxRecord = 1<<(64-tagBits) - 1
 // Opaque is a value whose content is not kept: bytes, and whatever a [Handler]
 // has no use for.
 const Opaque = Value(tagOpaque)
+
+// None is Python's None.
+const None = Value(tagNone)
 
 func pack(t tag, n uint64) Value { return Value(n<<tagBits | uint64(t)) }
 
@@ -50,7 +54,7 @@ func (v Value) Bool() (value, ok bool) { return v.num() != 0, v.tag() == tagBool
 // strings given to [NewDecoder] are numbered from 0 in their order.
 func (v Value) StringID() (uint32, bool) { return uint32(v.num()), v.tag() == tagString }
 
-var tagNames = [...]string{"None", "a bool", "an integer", "an integer", "a float", "a string", "an unsupported value", "a container", "a container"}
+var tagNames = [...]string{"nothing", "None", "a bool", "an integer", "an integer", "a float", "a string", "an unsupported value", "a container", "an unfinished container"}
 
 // Kind names the kind of value for messages: "an integer", "a string", ….
 func (v Value) Kind() string {

@@ -60,6 +60,8 @@ type converter struct {
 
 	requested, completed bool // which kinds of free the trace has
 	poolIDs              bool // entries carry pool ids
+	noAllocs             bool // frees without a single alloc
+	noSegments           bool // no segment_alloc or segment_map
 	privates             []private
 
 	notes []string
@@ -88,6 +90,8 @@ type memory struct {
 	live *rangeSet // blocks by requested bytes; the number is the caller's, with pendingBit
 	segs *rangeSet // segments; expandable ones as merged mapped ranges; the number indexes attr
 	attr []segAttr
+	// near is the segment found last: most allocations are served from few.
+	near struct{ addr, end uint64 }
 }
 
 func newMemory() *memory { return &memory{live: newRangeSet(), segs: newRangeSet()} }
@@ -104,6 +108,7 @@ func (m *memory) addSegment(addr, end uint64, a segAttr) (inWay uint64, ok bool)
 		w, _, _ := m.segs.get(p)
 		return w, false
 	}
+	m.near.end = 0
 	val := uint32(0)
 	joined := false
 	if a.expandable {
@@ -141,6 +146,7 @@ func (m *memory) removeSegment(addr, end uint64, expandable bool) bool {
 	if m.attr[v].expandable != expandable || a > addr || e < end || (!expandable && (a != addr || e != end)) {
 		return false
 	}
+	m.near.end = 0
 	m.segs.remove(p)
 	if a < addr {
 		m.segs.insert(a, addr, v)
@@ -153,30 +159,107 @@ func (m *memory) removeSegment(addr, end uint64, expandable bool) bool {
 
 // inSegment reports whether [addr, end) lies in one known segment.
 func (m *memory) inSegment(addr, end uint64) bool {
+	if addr >= m.near.addr && addr < m.near.end {
+		return end <= m.near.end
+	}
 	p := m.segs.find(addr)
 	if !m.segs.valid(p) {
 		return false
 	}
-	_, e, _ := m.segs.get(p)
-	return end <= e
+	m.near.addr, m.near.end, _ = m.segs.get(p)
+	return addr < m.near.end && end <= m.near.end
 }
 
-// scan looks at the entries once: which kinds there are, and whether the order
-// is that of time.
-func (c *converter) scan() {
-	allocs := 0
+// scan looks at the entries once: which kinds there are, and whether their
+// order is that of time.
+func (c *converter) scan() error {
+	var count [actOther + 1]int
+	backwards := 0
+	last := int64(0)
 	for i := range c.n {
 		e := c.at(i)
-		switch e.action {
-		case actAlloc:
-			allocs++
-		case actFreeRequested:
-			c.requested = true
-		case actFreeCompleted:
-			c.completed = true
-		}
+		count[e.action]++
 		c.poolIDs = c.poolIDs || e.pool != 0
+		if e.timeUS < last {
+			backwards++
+		}
+		last = e.timeUS
 	}
+	requested, completed := count[actFreeRequested], count[actFreeCompleted]
+	c.requested, c.completed = requested > 0, completed > 0
+	switch {
+	case requested > 0 && completed == 0 && requested == c.pendingAtEnd():
+		c.completed = true // nothing has completed yet
+	case requested > 0 && completed == 0:
+		c.note("No free_completed is recorded (skip_actions): every free is taken to complete at once.")
+	case completed > 0 && requested == 0:
+		c.note("No free_requested is recorded (skip_actions): every block is taken to be freed where its free completed.")
+	}
+	c.noAllocs = count[actAlloc] == 0 && requested+completed > 0
+	c.noSegments = count[actSegmentAlloc]+count[actSegmentMap] == 0
+	if c.noAllocs && !c.noSegments {
+		return c.fail(-1, false, "%s", noAllocs)
+	}
+	if n := count[actOther]; n > 0 {
+		c.note("%d trace entries of kinds that this version does not know are ignored.", n)
+	}
+	if backwards > 0 {
+		c.restoreOrder(backwards)
+	}
+	return nil
+}
+
+const noAllocs = "the trace has frees but no alloc: it was recorded with skip_actions=[\"alloc\"] and cannot be replayed; record again without skipping alloc"
+
+func (c *converter) pendingAtEnd() int {
+	n := 0
+	for _, s := range c.segs {
+		for _, b := range c.rec.blocks[s.first:][:s.n] {
+			if b.state == traces.ActivePendingFree {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// restoreOrder puts entries back in the order of time. When the limit of
+// PyTorch's ring buffer was raised after it wrapped, the export consists of
+// pieces that are each in order but not one after the other (spec B4). If the
+// pieces overlap in time, the clock and not the buffer is at fault: then the
+// order of the file is kept.
+func (c *converter) restoreOrder(backwards int) {
+	type piece struct {
+		first, n int
+		from, to int64
+	}
+	var pieces []piece
+	for i := range c.n {
+		e := c.at(i)
+		if k := len(pieces) - 1; k >= 0 && e.timeUS >= pieces[k].to {
+			pieces[k].to = e.timeUS
+			pieces[k].n++
+			continue
+		}
+		pieces = append(pieces, piece{first: i, n: 1, from: e.timeUS, to: e.timeUS})
+	}
+	slices.SortStableFunc(pieces, func(a, b piece) int { return cmp.Compare(a.from, b.from) })
+	for i := 1; i < len(pieces); i++ {
+		if pieces[i].from < pieces[i-1].to {
+			c.note("time_us goes back at %d entries; the order of the file is kept.", backwards)
+			return
+		}
+	}
+	sorted := make([]entry, 0, c.n)
+	for _, p := range pieces {
+		for i := range p.n {
+			sorted = append(sorted, *c.at(p.first + i))
+		}
+	}
+	for i := range sorted {
+		*c.at(i) = sorted[i]
+	}
+	c.note("The trace's %d pieces were not in the order of time (the ring buffer's limit was raised after it wrapped); they were put in order.", len(pieces))
 }
 
 // findPrivates lists the final segments of private pools and since when they
@@ -386,7 +469,11 @@ func (c *converter) replay(start []startSegment) (*traces.Trace, error) {
 				return nil, c.fail(i, false, "an allocation of %d bytes is impossible", e.size)
 			}
 			if !m.inSegment(e.addr, end) {
-				return nil, c.fail(i, true, "it lies in no segment that exists at this moment")
+				what := "it lies in no segment that exists at this moment"
+				if c.noSegments {
+					what += " (no segment event is recorded at all; was the recording made with skip_actions=[\"segment_alloc\"]?)"
+				}
+				return nil, c.fail(i, true, "%s", what)
 			}
 			p, ok := m.live.insert(e.addr, end, uint32(len(o.addr)))
 			if !ok {

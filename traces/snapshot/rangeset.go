@@ -27,26 +27,29 @@ type pos struct{ c, i int }
 // locate returns the chunk that addr belongs to and the place in it of the last
 // range that starts at or below addr, -1 if there is none.
 func (s *rangeSet) locate(addr uint64) pos {
-	lo, hi := 0, len(s.firsts)
-	for hi-lo > 1 {
-		m := int(uint(lo+hi) >> 1)
-		if s.firsts[m] <= addr {
-			lo = m
-		} else {
-			hi = m
+	// Both searches halve a span with a conditional move instead of a branch:
+	// the outcomes are random, and mispredictions would cost the most.
+	lo := 0
+	for n := len(s.firsts); n > 1; {
+		half := n >> 1
+		if t := lo + half; s.firsts[t] <= addr {
+			lo = t
 		}
+		n -= half
 	}
 	c := s.chunks[lo]
-	a, b := 0, c.n
-	for a < b {
-		m := int(uint(a+b) >> 1)
-		if c.addr[m] <= addr {
-			a = m + 1
-		} else {
-			b = m
-		}
+	if c.n == 0 || c.addr[0] > addr {
+		return pos{lo, -1}
 	}
-	return pos{lo, a - 1}
+	i := 0
+	for n := c.n; n > 1; {
+		half := n >> 1
+		if t := i + half; c.addr[t&(rangeChunkLen-1)] <= addr {
+			i = t
+		}
+		n -= half
+	}
+	return pos{lo, i}
 }
 
 // find returns the place of the last range that starts at or below addr; it is
@@ -78,8 +81,6 @@ func (s *rangeSet) next(p pos) pos {
 	}
 	return p
 }
-
-func (s *rangeSet) first() pos { return s.next(pos{0, -1}) }
 
 func (s *rangeSet) get(p pos) (addr, end uint64, val uint32) {
 	c := s.chunks[p.c]

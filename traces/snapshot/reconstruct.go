@@ -23,6 +23,9 @@ func (c *converter) fromTheMiddle(con *contradiction) (*traces.Trace, error) {
 		return nil, fmt.Errorf("%w, and %w", con, c.finalErr)
 	}
 	start, err := c.walkBack()
+	if err != nil && c.noAllocs {
+		return nil, c.fail(-1, false, "%s", noAllocs)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w; walking back from the final segments does not explain it: %w", con, err)
 	}

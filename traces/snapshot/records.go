@@ -576,7 +576,7 @@ func (r *records) frame(d *pickle.Decoder, seen uint64) (pickle.Value, error) {
 func (r *records) Seq(d *pickle.Decoder, acc pickle.Value, items []pickle.Value, last bool) (pickle.Value, error) {
 	k := recEmpty
 	l := -1
-	if !acc.IsNone() {
+	if acc != 0 {
 		var i int
 		var ok bool
 		if k, i, ok = split(acc); !ok {

@@ -203,8 +203,14 @@ func (c *converter) convert() (*traces.Trace, error) {
 	if c.n == 0 {
 		return c.stateOnly()
 	}
-	c.scan()
+	if err := c.scan(); err != nil {
+		return nil, err
+	}
 	c.findPrivates()
+	if len(c.caches) > 0 && c.at(c.n-1).timeUS == 0 {
+		c.note("The sidecar's empty_cache calls cannot be placed among entries without times and are left out.")
+		c.caches = nil
+	}
 	t, err := c.replay(nil)
 	var con *contradiction
 	if errors.As(err, &con) && con.early {
@@ -243,6 +249,9 @@ func (r *records) complete(dec *pickle.Decoder, out *traces.Recording, settings 
 	for _, t := range out.Devices {
 		m := &t.Meta
 		m.Settings = settings
+		if r.entries.n > 0 && r.untimed == r.entries.n {
+			t.Notes = append(t.Notes, "The entries carry no time (PyTorch before 2.2): all events are at time 0.")
+		}
 		if conf, ok := settings["PYTORCH_CUDA_ALLOC_CONF"]; ok {
 			m.Conf, m.ConfKnown = conf, true
 		}
@@ -256,6 +265,9 @@ func (r *records) complete(dec *pickle.Decoder, out *traces.Recording, settings 
 			}
 			m.Fraction, m.Torch, m.DeviceTotal = side.Fraction, side.Torch, side.DeviceTotal
 			m.DeviceName, _ = side.Device.(string)
+			if n := r.entries.n; side.TraceEntries > 0 && side.TraceEntries != n {
+				t.Notes = append(t.Notes, fmt.Sprintf("The sidecar speaks of %d trace entries, the snapshot has %d: it may belong to another recording.", side.TraceEntries, n))
+			}
 		}
 		if stacks != nil {
 			by := []traces.StackID(nil)
