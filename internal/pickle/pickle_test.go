@@ -150,7 +150,7 @@ func anyValue(t *rapid.T, depth int, shared *[]any) any {
 	case 7, 8:
 		var d pickletest.Dict
 		for i := range rapid.IntRange(0, 4).Draw(t, "pairs") {
-			d = append(d, pickletest.Pair{Key: fmt.Sprintf("key%d", i), Value: anyValue(t, depth-1, shared)})
+			d = append(d, pickletest.KV(fmt.Sprintf("key%d", i), anyValue(t, depth-1, shared)))
 		}
 		if k == 7 {
 			return d
@@ -197,7 +197,7 @@ func TestRoundTrip(t *testing.T) {
 
 // TestTruncated: every proper prefix is reported as cut off.
 func TestTruncated(t *testing.T) {
-	v := pickletest.Dict{{"a", pickletest.List{1, 300, 70000, int64(1) << 40, "text", strings.Repeat("long", 100), 0.5, true, nil}}, {"b", pickletest.Tuple{1, 2}}}
+	v := pickletest.Dict{pickletest.KV("a", pickletest.List{1, 300, 70000, int64(1) << 40, "text", strings.Repeat("long", 100), 0.5, true, nil}), pickletest.KV("b", pickletest.Tuple{1, 2})}
 	for protocol := 0; protocol <= 5; protocol++ {
 		data := pickletest.Marshal(v, protocol)
 		for n := range data {
@@ -215,7 +215,7 @@ func TestLong(t *testing.T) {
 	for i := range 30_000 {
 		l = append(l, i)
 	}
-	v := pickletest.List{long, l, long, pickletest.Dict{{long, l}}}
+	v := pickletest.List{long, l, long, pickletest.Dict{pickletest.KV(long, l)}}
 	for protocol := 0; protocol <= 5; protocol++ {
 		got, err := decode(bytes.NewReader(pickletest.Marshal(v, protocol)))
 		if err != nil {
@@ -354,7 +354,7 @@ func assemble(line string) ([]byte, error) {
 }
 
 func FuzzDecode(f *testing.F) {
-	v := pickletest.Dict{{"a", pickletest.List{1, 300, 70000, int64(1) << 60, "text", 0.5, true, nil}}, {"b", pickletest.Tuple{1, 2}}}
+	v := pickletest.Dict{pickletest.KV("a", pickletest.List{1, 300, 70000, int64(1) << 60, "text", 0.5, true, nil}), pickletest.KV("b", pickletest.Tuple{1, 2})}
 	for protocol := 0; protocol <= 5; protocol++ {
 		f.Add(pickletest.Marshal(v, protocol))
 	}

@@ -21,6 +21,9 @@ type Pair struct {
 	Value any
 }
 
+// KV makes a Pair.
+func KV(key string, value any) Pair { return Pair{Key: key, Value: value} }
+
 // List is a Python list; a pointer to one is shared like that to a Dict.
 type List []any
 
