@@ -1,0 +1,362 @@
+package synth
+
+import (
+	"fmt"
+
+	"allocsim/traces/synth/internal/eager"
+)
+
+// program runs one model on one engine.
+type program struct {
+	e   *eager.Engine
+	m   Model
+	o   *Options
+	net network
+	s   *sampler
+
+	ddp    *ddp
+	fsdp   *fsdp
+	scaler *scaler
+	params []*eager.Tensor // what the optimizer updates
+	opt    *optimizer
+	marks  []mark
+
+	prevLoss *eager.Tensor
+	kept     []*eager.Tensor // what a fault keeps
+	old      []*optimizer
+}
+
+type mark struct {
+	us   int64
+	name string
+	end  bool
+}
+
+func (p *program) mark(step int, end bool) {
+	p.marks = append(p.marks, mark{p.e.NowUS(), fmt.Sprintf("ProfilerStep#%d", step), end})
+}
+
+// setup builds the model and what surrounds it.
+func (p *program) setup() {
+	e, o := p.e, p.o
+	e.Phase("model")
+	switch {
+	case o.Zero >= 2:
+		// Built on the meta device. Under mixed precision fully_shard gathers
+		// 16-bit parameters (MixedPrecisionPolicy) in place of autocast.
+		inner := *o
+		if a := o.Precision.amp(); a != 0 {
+			inner.Precision = BF16
+			if a == eager.F16 {
+				inner.Precision = FP16
+			}
+		}
+		e.Meta(func() { p.net = build(e, p.m, &inner) })
+		for _, b := range buffersOf(p.net) {
+			e.AllocStorage(b)
+		}
+		p.fsdp = newFSDP(e, p.net, o, o.Precision.paramType())
+		p.params = p.fsdp.parameters()
+	default:
+		p.net = build(e, p.m, o)
+		p.params = p.net.parameters()
+		if o.Mode == Train && o.DP > 1 {
+			p.ddp = newDDP(e, p.params)
+		}
+		if o.Zero == 1 {
+			p.params = partition(p.params, o.DP)
+		}
+	}
+	if o.Precision == FP16AMP {
+		p.scaler = &scaler{e: e, skip: o.SkippedSteps}
+	}
+}
+
+// amp runs f under the program's autocast.
+func (p *program) amp(f func()) {
+	if p.fsdp != nil {
+		f()
+		return
+	}
+	p.e.Autocast(p.o.Precision.amp(), f)
+}
+
+// body runs the model from its input to the hidden state after the last block
+// of this rank.
+func (p *program) body(b batch, in *eager.Tensor) *eager.Tensor {
+	e := p.e
+	return e.Scope(func() *eager.Tensor {
+		h, v := p.net.begin(b)
+		if in != nil {
+			h = e.Retain(in)
+		}
+		n := p.net.blocks()
+		for i := 0; i < n; {
+			j := i + p.segment(n)
+			next := p.run(i, min(j, n), h, v)
+			if next != h {
+				e.Drop(h)
+			}
+			h = next
+			i = j
+		}
+		return p.net.end(h)
+	})
+}
+
+// segment is how many blocks are checkpointed together.
+func (p *program) segment(n int) int {
+	if p.o.Checkpoint == SqrtCheckpoint && p.o.Mode == Train {
+		s := isqrt(n)
+		return (n + s - 1) / s
+	}
+	return 1
+}
+
+// run runs blocks i to j, checkpointed or not.
+func (p *program) run(i, j int, h *eager.Tensor, v env) *eager.Tensor {
+	e := p.e
+	f := func(x *eager.Tensor) *eager.Tensor {
+		return e.Scope(func() *eager.Tensor {
+			y := x
+			for k := i; k < j; k++ {
+				next := p.sharded(k, y, v)
+				if y != x {
+					e.Drop(y)
+				}
+				y = next
+			}
+			return y
+		})
+	}
+	if p.o.Mode == Train && p.o.Checkpoint != NoCheckpoint {
+		return e.Checkpoint(h, v.tensors(), f)
+	}
+	return f(h)
+}
+
+// sharded runs one block with its parameters gathered.
+func (p *program) sharded(i int, x *eager.Tensor, v env) *eager.Tensor {
+	f := p.fsdp
+	if f == nil {
+		return p.net.block(i, x, v)
+	}
+	u := f.units[i]
+	f.unshard(u)
+	back := p.e.InBackward() // a recomputation: the parameters stay
+	if !back {
+		// The block's backward begins when its result gets a gradient and
+		// ends when its input does.
+		x.HookGrad(func() { f.reduce(u) })
+	}
+	y := p.net.block(i, x, v)
+	if !back {
+		y.HookGrad(func() {
+			f.unshard(u)
+			if i > 0 {
+				f.unshard(f.units[i-1]) // prefetch
+			}
+		})
+		if f.reshard && i < len(f.units)-1 {
+			f.free(u)
+		}
+	}
+	return y
+}
+
+// forward is the call of the model with labels: the loss.
+func (p *program) forward(b batch) (loss *eager.Tensor) {
+	e := p.e
+	return e.Scope(func() *eager.Tensor {
+		h := p.body(b, nil)
+		logits := p.net.head(h)
+		if p.m.image() {
+			e.Drop(h)
+		}
+		if p.o.Fault == KeepOutputs {
+			p.kept = append(p.kept, logits)
+			e.Keep(e.Retain(logits))
+		}
+		loss := p.net.loss(logits, b)
+		e.Drop(h, logits)
+		return loss
+	})
+}
+
+// micro is one forward and backward of a micro-batch.
+func (p *program) micro() {
+	e, o := p.e, p.o
+	e.Phase("forward")
+	var loss *eager.Tensor
+	if p.fsdp != nil {
+		p.fsdp.beginStep()
+	}
+	p.amp(func() {
+		loss = e.Scope(func() *eager.Tensor {
+			items, length := p.s.next()
+			return p.forward(p.net.newBatch(items, length))
+		})
+	})
+	if o.Accumulate > 1 {
+		l := e.MulScalar(loss)
+		e.Drop(loss)
+		loss = l
+	}
+	if p.prevLoss != nil {
+		p.prevLoss.Release()
+	}
+	p.prevLoss = e.Keep(loss)
+	if o.Fault == KeepGraph {
+		p.kept = append(p.kept, loss)
+		p.prevLoss = nil
+		return
+	}
+	e.Phase("backward")
+	if p.scaler != nil {
+		e.Do(func() { e.Backward(p.scaler.scaled(loss), nil, false) })
+	} else {
+		e.Backward(loss, nil, false)
+	}
+	if p.fsdp != nil {
+		p.fsdp.endBackward()
+	}
+}
+
+// update is the optimizer's part of a step.
+func (p *program) update() {
+	e, o := p.e, p.o
+	if p.ddp != nil {
+		e.Phase("DistributedDataParallel")
+		p.ddp.afterBackward()
+	}
+	switch {
+	case p.opt == nil:
+		p.opt = newOptimizer(e, o.Optimizer, p.params)
+	case o.Fault == NewOptimizer:
+		p.opt.free()
+		p.opt = newOptimizer(e, o.Optimizer, p.params)
+	case o.Fault == LeakOptimizer:
+		p.old = append(p.old, p.opt)
+		p.opt = newOptimizer(e, o.Optimizer, p.params)
+	}
+	e.Phase("optimizer.step")
+	if o.ClipNorm {
+		p.opt.clipNorm()
+	}
+	if p.scaler != nil {
+		p.scaler.step(p.opt.step)
+	} else {
+		p.opt.step()
+	}
+	if !o.ZeroGradFirst {
+		p.zeroGrad()
+	}
+}
+
+func (p *program) zeroGrad() {
+	p.e.Phase("zero_grad")
+	for _, t := range p.net.parameters() {
+		t.FreeGrad()
+	}
+	if p.fsdp != nil {
+		p.opt.zeroGrad()
+	}
+}
+
+// train runs the training steps.
+func (p *program) train() {
+	e, o := p.e, p.o
+	for step := range o.Steps {
+		p.mark(step, false)
+		if o.ZeroGradFirst && step > 0 {
+			p.zeroGrad()
+		}
+		if o.PP > 1 {
+			p.pipeline()
+		} else {
+			for range o.Accumulate {
+				p.micro()
+			}
+		}
+		if o.Fault != KeepGraph {
+			p.update()
+		}
+		if o.EmptyCacheEvery > 0 && (step+1)%o.EmptyCacheEvery == 0 {
+			e.EmptyCache()
+		}
+		p.mark(step, true)
+	}
+}
+
+// pipeline is one step of a 1F1B schedule on this stage: as many forwards as
+// there are later stages, then one forward and one backward in turn, then the
+// rest of the backwards. Activations come from and go to the neighbours in
+// buffers of their own.
+func (p *program) pipeline() {
+	e, o := p.e, p.o
+	type flight struct{ in, out *eager.Tensor }
+	var queue []flight
+	first, last := o.PPRank == 0, o.PPRank == o.PP-1
+	dt := o.Precision.paramType()
+	fwd := func() {
+		e.Phase("forward")
+		items, length := p.s.next()
+		var fl flight
+		p.amp(func() {
+			e.Do(func() {
+				tokens := length
+				if p.m.Family == "vit" {
+					tokens = (p.m.Image/p.m.Patch)*(p.m.Image/p.m.Patch) + 1
+				}
+				var b batch
+				if first || last {
+					b = p.net.newBatch(items, length)
+				} else {
+					b = batch{n: items, len: length}
+				}
+				if !first {
+					fl.in = e.Param(dt, items, tokens, p.m.Hidden) // received
+				}
+				h := p.body(b, fl.in)
+				if last {
+					l := p.net.head(h)
+					h = p.net.loss(l, b)
+					if p.prevLoss != nil {
+						p.prevLoss.Release()
+					}
+					p.prevLoss = e.Keep(e.Retain(h))
+				}
+				fl.out = e.Keep(h)
+			})
+		})
+		queue = append(queue, fl)
+	}
+	bwd := func() {
+		e.Phase("backward")
+		fl := queue[0]
+		queue = queue[1:]
+		if last {
+			e.Backward(fl.out, nil, false)
+		} else {
+			e.Do(func() {
+				g := e.Empty(fl.out.DType, fl.out.Shape...) // received
+				e.Backward(fl.out, g, false)
+			})
+		}
+		fl.out.Release()
+		if fl.in != nil {
+			fl.in.Release() // with its gradient, which has been sent
+		}
+	}
+	warm := min(o.PP-o.PPRank-1, o.Accumulate)
+	for range warm {
+		fwd()
+	}
+	for range o.Accumulate - warm {
+		fwd()
+		bwd()
+	}
+	for range warm {
+		bwd()
+	}
+}
