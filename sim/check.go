@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"allocsim/policies"
 	"allocsim/traces"
@@ -282,7 +283,13 @@ func (c *comparison) atEnd(p policies.Policy) {
 		return
 	}
 	flat := p.Stats().Flat()
+	if c.tr.Start != nil {
+		c.out.Notes = append(c.out.Notes, "The recording starts late, so of its statistics only the current values at the end are compared: peaks and sums include what came before.")
+	}
 	for _, key := range sortedKeys(c.rec.Stats) {
+		if c.tr.Start != nil && !strings.HasSuffix(key, ".current") {
+			continue
+		}
 		got, known := flat[key]
 		if !known {
 			c.out.Notes = append(c.out.Notes, fmt.Sprintf("The recording has a statistic %s that is not simulated.", key))

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"runtime"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -34,23 +35,16 @@ func SampleSpan(ctx context.Context, tr *traces.Trace, cfg Config, workers int) 
 	}
 	cfg.Detail = false
 	results := make([]*Result, SpanOrders+1)
+	var next atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
-	next := make(chan int)
-	g.Go(func() error {
-		defer close(next)
-		for k := range results {
-			select {
-			case next <- k:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		return nil
-	})
 	for range workers {
 		g.Go(func() error {
 			var r Runner
-			for k := range next {
+			for {
+				k := int(next.Add(1)) - 1
+				if k >= len(results) {
+					return nil
+				}
 				c := cfg
 				c.Addresses = AddressesDriver
 				if k > 0 {
@@ -62,7 +56,6 @@ func SampleSpan(ctx context.Context, tr *traces.Trace, cfg Config, workers int) 
 				}
 				results[k] = res
 			}
-			return nil
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -80,4 +73,12 @@ func SampleSpan(ctx context.Context, tr *traces.Trace, cfg Config, workers int) 
 		s.CompletedAll = s.CompletedAll && res.Completed
 	}
 	return s, nil
+}
+
+// Worst takes in the span of another trace that must complete too: of both,
+// the higher peaks and all retries.
+func (s *Span) Worst(o *Span) {
+	s.ReservedPeak = [2]int64{max(s.ReservedPeak[0], o.ReservedPeak[0]), max(s.ReservedPeak[1], o.ReservedPeak[1])}
+	s.NumAllocRetries = [2]int64{s.NumAllocRetries[0] + o.NumAllocRetries[0], s.NumAllocRetries[1] + o.NumAllocRetries[1]}
+	s.CompletedAll = s.CompletedAll && o.CompletedAll
 }

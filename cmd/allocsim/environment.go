@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"allocsim/planner"
 	"allocsim/planner/gpus"
 	"allocsim/policies"
 	"allocsim/policies/torch"
@@ -226,4 +227,17 @@ func parsePolicy(s string, v conf.Version) (*policies.Spec, error) {
 		return nil, fmt.Errorf("--policy: %w", err)
 	}
 	return spec, nil
+}
+
+// jobs opens several traces with the runs that the flags ask for.
+func (e *environment) jobs(ctx context.Context, paths []string) ([]planner.Job, error) {
+	var jobs []planner.Job
+	for _, p := range paths {
+		rec, cfg, err := e.recovered(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		jobs = append(jobs, planner.Job{Trace: rec.Trace, Base: cfg, Recovered: rec})
+	}
+	return jobs, nil
 }

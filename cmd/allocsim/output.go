@@ -114,3 +114,27 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
+// number is a count with thousands separated.
+func number(n int) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// breakAtCommas breaks a setting into lines of at most width columns where it
+// has commas.
+func breakAtCommas(s string, width int) string {
+	var b strings.Builder
+	column := 0
+	for i, part := range strings.SplitAfter(s, ",") {
+		if i > 0 && column+len(part) > width {
+			b.WriteString("\n")
+			column = 0
+		}
+		b.WriteString(part)
+		column += len(part)
+	}
+	return b.String()
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"allocsim/internal/table"
+	"allocsim/sim"
+)
+
+func newCheck(a *app) *cobra.Command {
+	env := &environment{a: a}
+	cmd := &cobra.Command{
+		Use:   "check TRACE",
+		Short: "Replay a recording under its own configuration and compare with what really happened",
+		Long: `Replays a PyTorch snapshot under the configuration it was recorded with and
+compares every address, segment event, OOM, final block and (with a sidecar)
+every statistic with what the real allocator did. Exit code 0 when all are
+equal, 1 when not.
+
+What the recording does not note, such as empty_cache calls or a memory limit,
+is inferred from its segment events and listed.`,
+		Example: `  allocsim check testdata/recordings/gnn__default.pickle.zst
+  allocsim check snapshot.pickle --conf expandable_segments:True`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := env.parse(cmd); err != nil {
+				return err
+			}
+			tr, err := env.replayable(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			opts := sim.RecoverOptions{Conf: env.conf, ConfSet: env.confSet, Capacity: int64(env.capacity), Fraction: env.fraction}
+			res, err := sim.Check(cmd.Context(), tr, opts)
+			if err != nil {
+				return err
+			}
+			if err := a.showCheck(res); err != nil {
+				return err
+			}
+			if !res.Exact {
+				return errNo
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&env.conf, "conf", "", "configuration to hold against the recording (default: as recorded)")
+	env.addDevice(cmd)
+	return cmd
+}
+
+func (a *app) showCheck(r *sim.CheckResult) error {
+	if a.json {
+		return a.printJSON(r)
+	}
+	verdict := "exact"
+	if !r.Exact {
+		verdict = "not exact"
+	}
+	a.printf("%s\n\n", a.strong(verdict))
+	t := table.New("", ">matched", ">recorded")
+	row := func(what string, matched, all int) { t.Row(what, number(matched), number(all)) }
+	row("addresses", r.AddressesMatched, r.Allocs)
+	row("segment events", r.SegmentEventsMatched, r.SegmentEvents)
+	row("OOMs", r.OOMsMatched, r.OOMs)
+	row("final blocks", r.FinalBlocksMatched, r.FinalBlocks)
+	row("statistics", r.StatsCompared-len(r.StatsMismatched), r.StatsCompared)
+	if err := a.print(t); err != nil {
+		return err
+	}
+	if d := r.FirstDivergence; d != nil {
+		a.printf("\nFirst difference at event %d (%d µs): %s\n  recorded:  %s\n  simulated: %s\n", d.Event, d.TimeUS, d.What, d.Recorded, d.Simulated)
+	}
+	for _, m := range r.StatsMismatched {
+		a.printf("  %s: recorded %d, simulated %d\n", m.Key, m.Recorded, m.Simulated)
+	}
+	for _, s := range r.Inferred {
+		a.printf("%s\n", wrap("inferred: "+s, 80, "          "))
+	}
+	a.notes(r.Notes)
+	return nil
+}

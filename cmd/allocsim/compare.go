@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"allocsim/internal/table"
+	"allocsim/policies"
+	"allocsim/policies/torch"
+	"allocsim/sim"
+)
+
+func newCompare(a *app) *cobra.Command {
+	env := &environment{a: a}
+	var confs, names []string
+	cmd := &cobra.Command{
+		Use:   "compare TRACE --conf A --conf B …",
+		Short: "Run a trace under several allocators side by side",
+		Long: `Runs the same requests under each configuration (--conf) and each allocator
+(--policy) in turn, configurations first, and shows them side by side with the
+bound: the most bytes that live at once, which no placement can undercut.
+Without either flag the recorded configuration is compared with expandable
+segments.`,
+		Example: `  allocsim compare snapshot.pickle --conf "" --conf expandable_segments:True
+  allocsim compare snapshot.pickle --policy torch --policy bfc --policy rmm-arena --policy packing`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := env.parse(cmd); err != nil {
+				return err
+			}
+			rec, cfg, err := env.recovered(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			v := env.version(rec.Trace)
+			var specs []*policies.Spec
+			for _, c := range confs {
+				spec, err := torch.Parse(c, v)
+				if err != nil {
+					return fmt.Errorf("--conf: %w", err)
+				}
+				specs = append(specs, spec)
+			}
+			for _, n := range names {
+				spec, err := parsePolicy(n, v)
+				if err != nil {
+					return err
+				}
+				specs = append(specs, spec)
+			}
+			if len(specs) == 0 {
+				spec, err := torch.Parse("expandable_segments:True", v)
+				if err != nil {
+					return err
+				}
+				specs = append(specs, cfg.Policy, spec)
+			}
+			bar := a.progress("simulating", "runs")
+			defer bar.Done()
+			var runner sim.Runner
+			var docs []*sim.Document
+			cfg.Detail = true
+			for i, spec := range specs {
+				cfg.Policy = spec
+				res, err := runner.Run(cmd.Context(), rec.Trace, cfg)
+				if err != nil {
+					return err
+				}
+				doc := res.Document()
+				doc.Notes = append(doc.Notes, rec.Inferred...)
+				docs = append(docs, doc)
+				bar.Set(int64(i+1), int64(len(specs)))
+			}
+			return a.showCompare(docs, sim.Bound(rec.Trace))
+		},
+	}
+	cmd.Flags().StringArrayVar(&confs, "conf", nil, "a PYTORCH_CUDA_ALLOC_CONF (repeatable)")
+	cmd.Flags().StringArrayVar(&names, "policy", nil, "an allocator, NAME[:OPTIONS] (repeatable)")
+	env.addDevice(cmd)
+	return cmd
+}
+
+func (a *app) showCompare(docs []*sim.Document, bound int64) error {
+	if a.json {
+		return a.printJSON(struct {
+			Bound   int64           `json:"bound"`
+			Results []*sim.Document `json:"results"`
+		}{bound, docs})
+	}
+	t := table.New("policy", ">reserved", ">vs bound", ">util.", ">ext. frag.", ">stranded", ">driver calls", ">stall", ">retries", ">OOMs")
+	for _, d := range docs {
+		peak := d.Stats["reserved_bytes.all.peak"]
+		ratio := "-"
+		if bound > 0 {
+			ratio = fmt.Sprintf("%.2f×", float64(peak)/float64(bound))
+		}
+		t.Row(d.Policy, size(peak), ratio, percent(d.Utilization), percent(d.Fragmentation.AtPeak.External), size(d.Fragmentation.AtPeak.Stranded),
+			fmt.Sprint(d.Driver.Mallocs+d.Driver.Frees+d.Driver.Maps+d.Driver.Unmaps), millis(float64(d.Driver.StallUS)),
+			fmt.Sprint(d.Stats["num_alloc_retries"]), fmt.Sprint(len(d.OOMs)))
+	}
+	if err := a.print(t); err != nil {
+		return err
+	}
+	a.printf("\nbound: %s live at once; no placement needs less\n", size(bound))
+	var notes []string
+	for _, d := range docs {
+		notes = append(notes, d.Notes...)
+	}
+	a.notes(notes)
+	return nil
+}

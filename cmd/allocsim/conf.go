@@ -1,0 +1,120 @@
+package main
+
+import (
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"allocsim/policies/torch/conf"
+)
+
+func newConf(a *app) *cobra.Command {
+	var version string
+	var fix, explain, env bool
+	cmd := &cobra.Command{
+		Use:   "conf [STRING]",
+		Short: "Check a PYTORCH_CUDA_ALLOC_CONF string",
+		Long: `Checks a configuration string as strictly as it deserves: PyTorch silently
+accepts some mistakes and dies of others at import. Shows where the mistake is
+and how to mend it, warns of combinations that do harm, and says which PyTorch
+the string needs. Exit code 1 when the string is not right.`,
+		Example: `  allocsim conf max_split_size_mb:128,garbage_collection_threshold:0.8
+  allocsim conf "max_split_size_mb=512" --fix
+  allocsim conf expandable_segments:True --torch 2.0
+  allocsim conf --env            # what the environment really sets`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			v := conf.Latest
+			if version != "" {
+				var err error
+				if v, err = conf.ParseVersion(version); err != nil {
+					return err
+				}
+			}
+			text := strings.Join(args, "")
+			if env {
+				vars := make(map[string]string)
+				for _, kv := range os.Environ() {
+					name, value, _ := strings.Cut(kv, "=")
+					vars[name] = value
+				}
+				e := conf.FromEnv(vars, v, false)
+				text = e.Value
+				if !a.json {
+					a.showEnvironment(e)
+				}
+			}
+			_, res := conf.Parse(text, v)
+			if err := a.showConf(text, res, fix, explain); err != nil {
+				return err
+			}
+			if !res.OK {
+				return errNo
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&version, "torch", "", "PyTorch version (default "+conf.Latest.String()+")")
+	f.BoolVar(&fix, "fix", false, "print the repaired string only")
+	f.BoolVar(&explain, "explain", false, "say what each key does and when it hurts")
+	f.BoolVar(&env, "env", false, "check what the environment variables set")
+	return cmd
+}
+
+func (a *app) showEnvironment(e conf.Environment) {
+	if e.Variable == "" {
+		a.printf("no allocator variable is set: PyTorch's defaults hold\n")
+	} else {
+		a.printf("%s=%s\n", e.Variable, e.Value)
+	}
+	if !a.quiet {
+		a.notes(e.Warnings)
+	}
+}
+
+func (a *app) showConf(text string, r conf.Result, fix, explain bool) error {
+	if a.json {
+		return a.printJSON(r)
+	}
+	if fix {
+		if r.OK {
+			a.printf("%s\n", r.Normalized)
+		} else if r.Fixed != "" {
+			a.printf("%s\n", r.Fixed)
+		}
+		return nil
+	}
+	for _, p := range r.Errors {
+		a.printf("error: %s\n%s\n", wrap(p.Message, 72, "       "), conf.Mark(text, p))
+		if p.Hint != "" {
+			a.printf("  %s\n", wrap(p.Hint, 76, "  "))
+		}
+	}
+	for _, p := range r.Warnings {
+		a.printf("warning: %s\n%s\n", wrap(p.Message, 70, "         "), conf.Mark(text, p))
+		if p.Hint != "" {
+			a.printf("  %s\n", wrap(p.Hint, 76, "  "))
+		}
+	}
+	switch {
+	case r.OK && r.Normalized == "":
+		a.printf("ok: PyTorch's defaults\n")
+	case r.OK:
+		a.printf("ok: %s\nneeds PyTorch %s or newer\n", r.Normalized, r.Since)
+	case r.Fixed != "":
+		a.printf("repaired: %s\n", r.Fixed)
+	}
+	if r.PyTorchError != "" {
+		a.printf("%s\n", wrap("PyTorch "+r.Version+" says: "+r.PyTorchError, 80, "  "))
+	}
+	if explain {
+		for _, e := range r.Explain() {
+			a.printf("\n%s (%s, default %s, since %s)\n", a.strong(e.Key), e.Type, e.Default, e.Since)
+			a.printf("  %s\n  %s\n", wrap("does:  "+e.Does, 76, "         "), wrap("hurts: "+e.Hurts, 76, "         "))
+		}
+	}
+	a.notes(r.Notes)
+	return nil
+}

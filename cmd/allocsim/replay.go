@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"allocsim/internal/table"
+	"allocsim/planner"
+	"allocsim/policies"
+	"allocsim/sim"
+)
+
+func newReplay(a *app) *cobra.Command {
+	env := &environment{a: a}
+	var span bool
+	var failOn []string
+	cmd := &cobra.Command{
+		Use:   "replay TRACE",
+		Short: "Run a trace under one allocator and show memory, fragmentation and driver calls",
+		Long: `Runs the requests of a trace under one allocator on one device and shows what
+it takes: peaks, fragmentation, driver calls with their cost, and OOMs with
+their cause. Without flags it repeats the recording: its configuration, its
+memory limit. --capacity, --gpu, --conf and --policy change one thing each.`,
+		Example: `  allocsim replay snapshot.pickle
+  allocsim replay snapshot.pickle --conf expandable_segments:True --gpu "RTX 4090"
+  allocsim replay snapshot.pickle --policy bfc --capacity 24GiB --fail-on 'ooms>0'`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := env.parse(cmd); err != nil {
+				return err
+			}
+			alerts, err := planner.ParseAlerts(failOn)
+			if err != nil {
+				return err
+			}
+			rec, cfg, err := env.recovered(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			cfg.Detail = true
+			res, err := sim.Run(cmd.Context(), rec.Trace, cfg)
+			if err != nil {
+				return err
+			}
+			doc := res.Document()
+			doc.Notes = append(doc.Notes, rec.Inferred...)
+			if span {
+				if doc.Span, err = sim.SampleSpan(cmd.Context(), rec.Trace, cfg, 0); err != nil {
+					return err
+				}
+			}
+			if err := a.showReplay(doc, res); err != nil {
+				return err
+			}
+			return a.fired(planner.Check(alerts, res))
+		},
+	}
+	env.addPolicy(cmd)
+	env.addDevice(cmd)
+	cmd.Flags().BoolVar(&span, "span", false, "also the range over 40 orders in which the driver may place segments")
+	addFailOn(cmd, &failOn)
+	return cmd
+}
+
+// addFailOn adds --fail-on.
+func addFailOn(cmd *cobra.Command, to *[]string) {
+	cmd.Flags().StringArrayVar(to, "fail-on", nil, "exit code 1 if EXPR holds, e.g. 'utilization>90%', 'ooms>0', 'reserved_peak>20GiB' (repeatable)")
+}
+
+// fired ends a command whose alerts have fired.
+func (a *app) fired(alerts []planner.Alert) error {
+	for _, f := range alerts {
+		fmt.Fprintf(a.stderr, "alert: %s\n", f)
+	}
+	if len(alerts) > 0 {
+		return errNo
+	}
+	return nil
+}
+
+func (a *app) showReplay(doc *sim.Document, res *sim.Result) error {
+	if a.json {
+		return a.printJSON(doc)
+	}
+	verdict := "completed"
+	if !res.Completed {
+		verdict = fmt.Sprintf("out of memory, %s", plural(len(doc.OOMs), "time"))
+	}
+	a.printf("%s under %s\n\n", a.strong(verdict), res.Policy)
+	s := &res.Stats
+	t := table.New("", ">peak", ">at the end")
+	row := func(name string, st *policies.StatArray) {
+		t.Row(name, size(st[policies.All].Peak), size(st[policies.All].Current))
+	}
+	row("reserved", &s.ReservedBytes)
+	row("allocated", &s.AllocatedBytes)
+	row("active", &s.ActiveBytes)
+	row("requested", &s.RequestedBytes)
+	if err := a.print(t); err != nil {
+		return err
+	}
+	f := doc.Fragmentation.AtPeak
+	a.printf("\n")
+	t = table.New("", "")
+	t.Row("device capacity", sizeOr(res.Capacity, "unlimited"))
+	t.Row("memory limit", sizeOr(res.Limit, "none"))
+	t.Row("utilization", percent(doc.Utilization)+" (peak allocated / peak reserved)")
+	t.Row("at the reserved peak", fmt.Sprintf("%s reserved but unallocated; %s of it stranded", size(f.ReservedUnallocated), size(f.Stranded)))
+	t.Row("", fmt.Sprintf("largest free block %s; external fragmentation %s", size(f.LargestFree), percent(f.External)))
+	t.Row("driver calls", fmt.Sprintf("%d malloc, %d free, %d map, %d unmap: about %s", doc.Driver.Mallocs, doc.Driver.Frees, doc.Driver.Maps, doc.Driver.Unmaps, millis(res.Driver.StallUS)))
+	t.Row("retries, OOMs", fmt.Sprintf("%d, %d", s.NumAllocRetries, s.NumOOMs))
+	if sp := doc.Span; sp != nil {
+		t.Row("span", fmt.Sprintf("reserved peak %s … %s, retries %d … %d over %d address orders",
+			size(sp.ReservedPeak[0]), size(sp.ReservedPeak[1]), sp.NumAllocRetries[0], sp.NumAllocRetries[1], sim.SpanOrders))
+	}
+	if err := a.print(t); err != nil {
+		return err
+	}
+	for i, o := range doc.OOMs {
+		if i == 10 {
+			a.printf("… and %d more OOMs (all in --json)\n", len(doc.OOMs)-i)
+			break
+		}
+		a.printf("%s\n", wrap(fmt.Sprintf("OOM at event %d: %s requested; %s reserved, %s allocated, largest free block %s; cause: %s",
+			o.Event, size(o.Requested), size(o.Reserved), size(o.Allocated), size(o.LargestFree), o.Cause), 80, "    "))
+	}
+	a.notes(doc.Notes)
+	return nil
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"allocsim/internal/table"
+	"allocsim/planner"
+	"allocsim/sim"
+)
+
+func newTune(a *app) *cobra.Command {
+	env := &environment{a: a}
+	var opts planner.TuneOptions
+	var failOn []string
+	var top int
+	cmd := &cobra.Command{
+		Use:   "tune TRACE…",
+		Short: "Search the allocator's settings for the one that fits, or needs least memory",
+		Long: `Simulates the trace under many settings of PYTORCH_CUDA_ALLOC_CONF and prints
+the one line to set, why it won and what it costs, or that no setting can help.
+
+The order of what counts: every trace completes on the device given; the peak
+of reserved memory (within --tolerance); time in driver calls; fewer options.
+"Do nothing" wins ties. With several traces the worst one decides.`,
+		Example: `  allocsim tune snapshot.pickle
+  allocsim tune snapshot.pickle --gpu "RTX 4090"
+  allocsim tune rank0.pickle rank1.pickle --torch 2.6 --json`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := env.parse(cmd); err != nil {
+				return err
+			}
+			alerts, err := planner.ParseAlerts(failOn)
+			if err != nil {
+				return err
+			}
+			jobs, err := env.jobs(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			opts.Version = env.version(jobs[0].Trace)
+			bar := a.progress("searching", "runs")
+			opts.Progress = bar.Set
+			res, err := planner.Tune(cmd.Context(), jobs, opts)
+			bar.Done()
+			if err != nil {
+				return err
+			}
+			if err := a.showTune(res, top); err != nil {
+				return err
+			}
+			if err := cmd.Context().Err(); err != nil {
+				return err
+			}
+			if len(alerts) > 0 {
+				fired, err := planner.CheckJobs(cmd.Context(), alerts, jobs, res.Best)
+				if err != nil {
+					return err
+				}
+				if err := a.fired(fired); err != nil {
+					return err
+				}
+			}
+			if !res.Best.Completed {
+				return errNo
+			}
+			return nil
+		},
+	}
+	env.addDevice(cmd)
+	f := cmd.Flags()
+	f.StringVar(&env.conf, "conf", "", "the configuration set now (default: as recorded)")
+	f.IntVar(&opts.Budget, "budget", planner.DefaultBudget, "most configurations to simulate")
+	f.Float64Var(&opts.Tolerance, "tolerance", planner.DefaultTolerance, "share by which reserved peaks count as equal")
+	f.IntVar(&opts.Workers, "workers", 0, "parallel simulations (default: one a processor)")
+	f.IntVar(&top, "top", 8, "candidates to list")
+	addFailOn(cmd, &failOn)
+	return cmd
+}
+
+func (a *app) showTune(r *planner.Tuning, top int) error {
+	if a.json {
+		return a.printJSON(r)
+	}
+	switch {
+	case r.Export != "":
+		a.printf("%s\n\n", a.strong(r.Export))
+	case r.Verdict == "nothing-better":
+		a.printf("%s\n\n", a.strong("Nothing to change."))
+	default:
+		a.printf("%s\n\n", a.strong("No setting helps."))
+	}
+	a.printf("%s\n\n", wrap(r.Reason, 80, ""))
+	t := table.New("", ">reserved", ">at most", ">stall", ">retries", ">OOMs", "setting")
+	row := func(what string, c *planner.Candidate) {
+		peak, up := size(c.ReservedPeak), ""
+		if c.Stopped {
+			peak = "> " + peak
+		}
+		if c.Span != nil {
+			up = size(c.Span.ReservedPeak[1])
+		}
+		setting := c.Conf
+		switch {
+		case c.Approximate:
+			setting += " (approximation)"
+		case c.Limits:
+			setting += " (a limit)"
+		case setting == "":
+			setting = "(default)"
+		}
+		lines := strings.Split(breakAtCommas(setting, 32), "\n")
+		t.Row(what, peak, up, millis(float64(c.Driver.StallUS)), fmt.Sprint(c.NumAllocRetries), fmt.Sprint(c.NumOOMs), lines[0])
+		for _, l := range lines[1:] {
+			t.Row("", "", "", "", "", "", l)
+		}
+	}
+	row("now", &r.Baseline)
+	row("best", &r.Best)
+	for i := range r.Candidates {
+		if i == top {
+			break
+		}
+		row(fmt.Sprintf("#%d", i+1), &r.Candidates[i])
+	}
+	if err := a.print(t); err != nil {
+		return err
+	}
+	a.printf("\n%d settings simulated in %.1f s; %s live at once\n", r.Searched, float64(r.ElapsedMS)/1000, size(r.Bound))
+	if b, n := r.Best.Robustness, r.Baseline.Robustness; b != nil && n != nil {
+		a.printf("%s\n", wrap(fmt.Sprintf("If sizes change by up to 5 %% and frees change places, it reserves %s to %s (now: %s to %s) and completes in %d of %d runs.",
+			size(b.ReservedPeak[0]), size(b.ReservedPeak[1]), size(n.ReservedPeak[0]), size(n.ReservedPeak[1]), b.Completed, b.Runs), 80, ""))
+	}
+	if len(r.PerTrace) > 1 {
+		a.printf("\n")
+		t := table.New("trace", ">bound", ">now", ">best")
+		for _, p := range r.PerTrace {
+			t.Row(p.Source, size(p.Bound), size(p.Baseline.ReservedPeak), size(p.Best.ReservedPeak))
+		}
+		if err := a.print(t); err != nil {
+			return err
+		}
+	}
+	for _, w := range r.Warnings {
+		a.printf("%s\n", wrap("warning: "+w, 80, "         "))
+	}
+	a.notes(append(r.Notes, fmt.Sprintf("\"At most\" is over %d orders in which the driver may place segments.", sim.SpanOrders)))
+	return nil
+}

@@ -1,0 +1,101 @@
+package planner
+
+import (
+	"context"
+	"math/rand/v2"
+
+	"allocsim/policies"
+	"allocsim/sim"
+	"allocsim/traces"
+)
+
+// Robustness says how a configuration holds up when the trace itself changes:
+// every size by up to 5 % and the order of frees that nothing separates.
+type Robustness struct {
+	// Runs is the number of changed traces; Completed how many completed.
+	Runs      int `json:"runs"`
+	Completed int `json:"completed"`
+	// ReservedPeak is the range, in bytes.
+	ReservedPeak [2]int64 `json:"reserved_peak"`
+}
+
+const perturbedRuns = 8
+
+// robustness runs a candidate on changed traces.
+func (t *tuner) robustness(ctx context.Context, c *Candidate) error {
+	if t.perturbed == nil {
+		t.perturbed = make([][]*traces.Trace, perturbedRuns)
+		for k := range t.perturbed {
+			for i := range t.jobs {
+				t.perturbed[k] = append(t.perturbed[k], perturb(t.jobs[i].Trace, uint64(k)))
+			}
+		}
+	}
+	type outcome struct {
+		completed bool
+		peak      int64
+	}
+	results := make([]outcome, perturbedRuns)
+	err := parallel(ctx, t.opts.Workers, len(results), nil, func(ctx context.Context, r *sim.Runner, k int) error {
+		o := outcome{completed: true}
+		for i := range t.jobs {
+			cfg := t.jobs[i].Base
+			cfg.Policy = c.spec
+			res, err := r.Run(ctx, t.perturbed[k][i], cfg)
+			if err != nil {
+				return err
+			}
+			o.completed = o.completed && res.Completed
+			o.peak = max(o.peak, res.Stats.ReservedBytes[policies.All].Peak)
+		}
+		results[k] = o
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	r := &Robustness{Runs: len(results), ReservedPeak: [2]int64{results[0].peak, results[0].peak}}
+	for _, o := range results {
+		if o.completed {
+			r.Completed++
+		}
+		r.ReservedPeak[0], r.ReservedPeak[1] = min(r.ReservedPeak[0], o.peak), max(r.ReservedPeak[1], o.peak)
+	}
+	c.Robustness = r
+	return nil
+}
+
+// perturb returns a copy of a trace in which each distinct size above a page
+// is changed by up to 5 % (equal sizes stay equal: they are the same tensor
+// shape) and neighbouring frees change places.
+func perturb(tr *traces.Trace, seed uint64) *traces.Trace {
+	rng := rand.New(rand.NewPCG(seed, 0x9e3779b9))
+	c := *tr
+	c.Events = make([]traces.Event, len(tr.Events))
+	copy(c.Events, tr.Events)
+	scale := make(map[int64]int64)
+	for i := range c.Events {
+		e := &c.Events[i]
+		if e.Kind == traces.Alloc || e.Kind == traces.OOM {
+			if e.Size <= 4096 {
+				continue
+			}
+			n, ok := scale[e.Size]
+			if !ok {
+				n = max(int64(float64(e.Size)*(0.95+0.1*rng.Float64())), 1)
+				scale[e.Size] = n
+			}
+			e.Size = n
+			continue
+		}
+		// A run of immediate frees is in an order that the program did not
+		// choose on purpose; times stay where they are.
+		if i > 0 && e.Kind == traces.Free && c.Events[i-1].Kind == traces.Free && rng.IntN(2) == 0 {
+			p := &c.Events[i-1]
+			e.ID, p.ID = p.ID, e.ID
+			e.Stream, p.Stream = p.Stream, e.Stream
+			e.Pool, p.Pool = p.Pool, e.Pool
+		}
+	}
+	return &c
+}

@@ -1,0 +1,709 @@
+package planner
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"allocsim/internal/bytesize"
+	"allocsim/policies"
+	"allocsim/policies/torch"
+	"allocsim/policies/torch/conf"
+	"allocsim/sim"
+	"allocsim/traces"
+)
+
+// TuneOptions steer Tune. The zero value is right for most.
+type TuneOptions struct {
+	// Version is the PyTorch release whose options may be used.
+	Version conf.Version
+	// Budget is the most configurations simulated; 0 = DefaultBudget.
+	Budget int
+	// Tolerance is the share by which reserved peaks count as equal; 0 =
+	// DefaultTolerance.
+	Tolerance float64
+	// Workers ≤ 0 means one a processor; the result does not depend on it.
+	Workers int
+	// Progress, if not nil, is told how many simulations are done.
+	Progress func(done, total int64)
+}
+
+// Defaults of TuneOptions.
+const (
+	DefaultBudget    = 1000
+	DefaultTolerance = 0.02
+)
+
+// Candidate is one configuration with what it does. With several traces the
+// figures are those of the worst: the largest peaks, the longest stall.
+type Candidate struct {
+	Conf            string             `json:"conf"`
+	Completed       bool               `json:"completed"`
+	ReservedPeak    int64              `json:"reserved_peak"`
+	AllocatedPeak   int64              `json:"allocated_peak"`
+	NumAllocRetries int64              `json:"num_alloc_retries"`
+	NumOOMs         int64              `json:"num_ooms"`
+	Driver          sim.DriverDocument `json:"driver"`
+	Utilization     float64            `json:"utilization"`
+	// Options is the number of options set; each entry of a rounding list
+	// counts.
+	Options int `json:"options"`
+	// Limits reports that the setting makes a memory limit of its own. It is
+	// listed, but wins only if nothing else completes: the peak is low because
+	// the program would fail soon above it.
+	Limits bool `json:"limits,omitempty"`
+	// Stopped reports that the run was ended early because it could no longer
+	// win: ReservedPeak is then only what it had reached, and the other
+	// figures are those of the part that ran.
+	Stopped bool `json:"stopped,omitempty"`
+	// Approximate marks a policy that is a fitted rule.
+	Approximate bool `json:"approximate,omitempty"`
+	// Span is the range over address orders, for finalists (sim.Span).
+	Span *sim.Span `json:"span,omitempty"`
+	// Robustness is the range over changed traces, for finalists.
+	Robustness *Robustness `json:"robustness,omitempty"`
+
+	config   conf.Config
+	spec     *policies.Spec
+	perTrace []*sim.Result
+}
+
+// upper is the peak to plan with: the upper end of the span where known.
+func (c *Candidate) upper() int64 {
+	if c.Span != nil {
+		return max(c.Span.ReservedPeak[1], c.ReservedPeak)
+	}
+	return c.ReservedPeak
+}
+
+// completes reports that the candidate completes under every address order
+// tried.
+func (c *Candidate) completes() bool {
+	return c.Completed && (c.Span == nil || c.Span.CompletedAll)
+}
+
+// last reports a candidate that wins only if no other completes.
+func (c *Candidate) last() bool { return c.Approximate || c.Limits }
+
+// TraceFigures is what one trace does under baseline and winner.
+type TraceFigures struct {
+	Source   string    `json:"source"`
+	Bound    int64     `json:"bound"`
+	Baseline Candidate `json:"baseline"`
+	Best     Candidate `json:"best"`
+}
+
+// Tuning is the answer of Tune; its JSON form is that of the `tune` command.
+type Tuning struct {
+	Baseline Candidate `json:"baseline"`
+	Best     Candidate `json:"best"`
+	// Export is the shell line that applies the winner; empty when doing
+	// nothing is best.
+	Export string `json:"export"`
+	// Bound is the most bytes that live at once, the worst of the traces.
+	Bound int64 `json:"bound"`
+	// Searched counts the configurations simulated.
+	Searched   int         `json:"searched"`
+	Candidates []Candidate `json:"candidates"`
+	// Pareto is the front of reserved peak against stall.
+	Pareto []Candidate `json:"pareto"`
+	Reason string      `json:"reason"`
+	// Verdict is "improved", "nothing-better", "cannot-fit" (the bound exceeds
+	// the room) or "no-setting-found".
+	Verdict string `json:"verdict"`
+	// Short is how many bytes are missing when Verdict is "cannot-fit".
+	Short int64 `json:"short,omitempty"`
+	// Room is the bytes the allocator may take; 0 = unlimited.
+	Room int64 `json:"room,omitempty"`
+	// Iterations is the number of iterations the traces mark, for figures per
+	// iteration; 0 = unknown.
+	Iterations int            `json:"iterations,omitempty"`
+	PerTrace   []TraceFigures `json:"per_trace"`
+	Warnings   []string       `json:"warnings"`
+	Notes      []string       `json:"notes"`
+	ElapsedMS  int64          `json:"elapsed_ms"`
+}
+
+// Tune searches the settable options for the configuration that serves all
+// jobs best: it must complete every one; then the reserved peak decides, then
+// the time in driver calls, then simplicity (spec of the order: docs/planning.md).
+// When ctx ends during the search, the best so far is returned with a note.
+func Tune(ctx context.Context, jobs []Job, opts TuneOptions) (*Tuning, error) {
+	started := time.Now()
+	t := &tuner{jobs: jobs, opts: opts, seen: make(map[conf.Config]int)}
+	if err := t.prepare(); err != nil {
+		return nil, err
+	}
+	if err := t.search(ctx); err != nil && ctx.Err() == nil {
+		return nil, err
+	}
+	out := t.answer(ctx)
+	out.ElapsedMS = time.Since(started).Milliseconds()
+	return out, nil
+}
+
+type tuner struct {
+	jobs    []Job
+	opts    TuneOptions
+	version conf.Version
+	space   *space
+	base    conf.Config
+	cands   []*Candidate
+	seen    map[conf.Config]int // index in cands
+	ceiling int64               // runs end when they reserve more; 0 = never
+	bound   int64
+	need    int64 // bound with the requests that failed in the recording
+	room    int64 // 0 = unlimited
+	done    int64
+	// perturbed are changed traces, by run and job; made when first needed.
+	perturbed [][]*traces.Trace
+	total     int64
+	stopped   bool
+}
+
+func (t *tuner) prepare() error {
+	if len(t.jobs) == 0 {
+		return fmt.Errorf("tune: no trace")
+	}
+	if t.opts.Budget <= 0 {
+		t.opts.Budget = DefaultBudget
+	}
+	if t.opts.Tolerance <= 0 {
+		t.opts.Tolerance = DefaultTolerance
+	}
+	t.version = t.opts.Version
+	if t.version == (conf.Version{}) {
+		t.version = conf.Latest
+	}
+	t.base = conf.Default(t.version)
+	first := &t.jobs[0]
+	if first.Recovered != nil {
+		t.base = first.Recovered.Conf
+	}
+	for i := range t.jobs {
+		j := &t.jobs[i]
+		if len(j.Trace.Events) == 0 {
+			return fmt.Errorf("tune: %s has no requests", j.Trace.Source)
+		}
+		t.bound = max(t.bound, sim.Bound(j.Trace))
+		t.need = max(t.need, sim.Need(j.Trace))
+		if room := roomOf(j); room > 0 && (t.room == 0 || room < t.room) {
+			t.room = room
+		}
+	}
+	t.space = newSpace(t.jobs, t.base, t.version)
+	limited := true
+	for i := range t.jobs {
+		limited = limited && t.jobs[i].Base.Limit > 0
+	}
+	t.space.collect = limited
+	return nil
+}
+
+// roomOf is the bytes a job's allocator may take; 0 = unlimited.
+func roomOf(j *Job) int64 {
+	room := j.Base.Capacity
+	limit := j.Base.Limit
+	if limit == 0 && j.Base.Fraction > 0 && j.Base.Fraction < 1 {
+		if total := totalOf(j); total > 0 {
+			limit = int64(j.Base.Fraction * float64(total))
+		}
+	}
+	if limit > 0 && (room == 0 || limit < room) {
+		room = limit
+	}
+	return room
+}
+
+func totalOf(j *Job) int64 {
+	for _, n := range []int64{j.Base.Total, j.Base.Capacity, j.Trace.Meta.DeviceTotal} {
+		if n > 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+// fractions are limits a little above what the jobs have live, as shares of
+// the device: they trade flushes for a lower peak.
+func (t *tuner) fractions(baseline *Candidate) []float64 {
+	var out []float64
+	total := int64(0)
+	for i := range t.jobs {
+		j := &t.jobs[i]
+		if j.Base.Limit > 0 || j.Base.Fraction > 0 {
+			return nil // the program sets its own limit, which overrides
+		}
+		n := totalOf(j)
+		if n == 0 || total != 0 && n != total {
+			return nil
+		}
+		total = n
+	}
+	for _, slack := range []float64{1.02, 1.1, 1.25} {
+		f := math.Ceil(float64(t.need)*slack/float64(total)*1000) / 1000
+		if f > 0 && f < 1 && f*float64(total) < float64(baseline.ReservedPeak) && !slices.Contains(out, f) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// search simulates the baseline, a coarse grid, and the neighbours of the best
+// until nothing improves or the budget is spent.
+func (t *tuner) search(ctx context.Context) error {
+	if err := t.evaluate(ctx, []conf.Config{t.base}, true); err != nil {
+		return err
+	}
+	baseline := t.cands[0]
+	t.space.fractions = t.fractions(baseline)
+	if baseline.Completed {
+		// Nothing that reserves more than the baseline can win.
+		t.ceiling = baseline.ReservedPeak
+	}
+	if err := t.evaluate(ctx, t.space.coarse(), false); err != nil {
+		return err
+	}
+	if err := t.async(ctx); err != nil {
+		return err
+	}
+	const rounds, beam = 6, 4
+	expanded := make(map[conf.Config]bool)
+	for range rounds {
+		var next []conf.Config
+		taken := 0
+		for _, c := range t.ranked() {
+			if taken == beam {
+				break
+			}
+			if c.last() || c.Stopped {
+				continue
+			}
+			taken++
+			if !expanded[c.config] {
+				expanded[c.config] = true
+				next = append(next, t.space.neighbours(c.config)...)
+			}
+		}
+		if len(next) == 0 || len(t.cands) >= t.opts.Budget {
+			break
+		}
+		// What is clearly worse than the best so far cannot win either.
+		if best := t.ranked()[0]; best.Completed && !best.last() {
+			t.ceiling = min(t.ceilingOrMax(), int64(float64(best.ReservedPeak)*(1+2*t.opts.Tolerance)))
+		}
+		if err := t.evaluate(ctx, next, false); err != nil {
+			return err
+		}
+	}
+	return t.finalists(ctx)
+}
+
+func (t *tuner) ceilingOrMax() int64 {
+	if t.ceiling == 0 {
+		return math.MaxInt64
+	}
+	return t.ceiling
+}
+
+// evaluate simulates configurations that have not been simulated yet, within
+// the budget, under the present ceiling.
+func (t *tuner) evaluate(ctx context.Context, list []conf.Config, baseline bool) error {
+	var batch []*Candidate
+	for _, c := range list {
+		if _, seen := t.seen[c]; seen || len(t.cands)+len(batch) >= t.opts.Budget {
+			continue
+		}
+		spec, err := torch.Spec(c, t.version)
+		if err != nil {
+			if baseline {
+				return err
+			}
+			continue
+		}
+		t.seen[c] = len(t.cands) + len(batch)
+		batch = append(batch, &Candidate{
+			Conf: c.Format(t.version), Options: optionCount(c, t.version), config: c, spec: spec,
+			Approximate: c.Backend == conf.CudaMallocAsync,
+			Limits:      c.PerProcessMemoryFraction < t.base.PerProcessMemoryFraction,
+		})
+	}
+	t.total += int64(len(batch))
+	ceiling := t.ceiling
+	err := parallel(ctx, t.opts.Workers, len(batch), t.tick, func(ctx context.Context, r *sim.Runner, k int) error {
+		return t.simulate(ctx, r, batch[k], ceiling)
+	})
+	for _, c := range batch {
+		if c.perTrace != nil {
+			t.cands = append(t.cands, c)
+		}
+	}
+	return err
+}
+
+func (t *tuner) tick() {
+	t.done++
+	if t.opts.Progress != nil {
+		t.opts.Progress(t.done, t.total)
+	}
+}
+
+func (t *tuner) simulate(ctx context.Context, r *sim.Runner, c *Candidate, ceiling int64) error {
+	var results []*sim.Result
+	for i := range t.jobs {
+		cfg := t.jobs[i].Base
+		cfg.Policy, cfg.MaxReserved = c.spec, ceiling
+		res, err := r.Run(ctx, t.jobs[i].Trace, cfg)
+		if err != nil {
+			return err
+		}
+		results = append(results, res)
+		if res.Stopped {
+			break
+		}
+	}
+	c.perTrace = results
+	c.sum()
+	return nil
+}
+
+// sum makes the candidate's figures from those of its traces.
+func (c *Candidate) sum() {
+	c.Completed = true
+	for _, res := range c.perTrace {
+		f := figures(res)
+		c.Completed = c.Completed && f.Completed
+		c.Stopped = c.Stopped || res.Stopped
+		c.ReservedPeak = max(c.ReservedPeak, f.ReservedPeak)
+		c.AllocatedPeak = max(c.AllocatedPeak, f.AllocatedPeak)
+		c.NumAllocRetries += f.NumAllocRetries
+		c.NumOOMs += f.NumOOMs
+		c.Driver.Mallocs += f.Driver.Mallocs
+		c.Driver.Frees += f.Driver.Frees
+		c.Driver.Maps += f.Driver.Maps
+		c.Driver.Unmaps += f.Driver.Unmaps
+		c.Driver.StallUS += f.Driver.StallUS
+	}
+	if c.ReservedPeak > 0 {
+		c.Utilization = float64(c.AllocatedPeak) / float64(c.ReservedPeak)
+	}
+}
+
+// figures are a candidate's figures for one result.
+func figures(res *sim.Result) Candidate {
+	return Candidate{
+		Conf: res.Policy.Options, Completed: res.Completed && !res.Stopped,
+		ReservedPeak:    res.Stats.ReservedBytes[policies.All].Peak,
+		AllocatedPeak:   res.Stats.AllocatedBytes[policies.All].Peak,
+		NumAllocRetries: res.Stats.NumAllocRetries, NumOOMs: res.Stats.NumOOMs,
+		Driver: res.Driver.Document(), Utilization: res.Utilization(), Stopped: res.Stopped,
+	}
+}
+
+// async simulates backend:cudaMallocAsync, a labelled approximation.
+func (t *tuner) async(ctx context.Context) error {
+	c := t.space.plain()
+	c.Backend = conf.CudaMallocAsync
+	if _, res := conf.Parse(c.Format(t.version), t.version); !res.OK {
+		return nil
+	}
+	return t.evaluate(ctx, []conf.Config{c}, false)
+}
+
+// finalists samples the span of the baseline, of the best candidates and of
+// the simplest that come close.
+func (t *tuner) finalists(ctx context.Context) error {
+	const most = 8
+	chosen := []*Candidate{t.cands[0]}
+	simplest := math.MaxInt
+	for k, c := range t.ranked() {
+		if c.Stopped || c.last() || c == t.cands[0] {
+			continue
+		}
+		// The first few whatever they are, then only what is simpler.
+		if len(chosen) <= most/2 || k < 200 && len(chosen) <= most && c.Options < simplest {
+			chosen = append(chosen, c)
+			simplest = min(simplest, c.Options)
+		}
+	}
+	t.total += int64(len(chosen))
+	for _, c := range chosen {
+		for i := range t.jobs {
+			cfg := t.jobs[i].Base
+			cfg.Policy = c.spec
+			span, err := sim.SampleSpan(ctx, t.jobs[i].Trace, cfg, t.opts.Workers)
+			if err != nil {
+				return err
+			}
+			if c.Span == nil {
+				c.Span = span
+			} else {
+				c.Span.Worst(span)
+			}
+		}
+		if err := t.robustness(ctx, c); err != nil {
+			return err
+		}
+		t.tick()
+	}
+	return nil
+}
+
+// ranked returns the candidates, best first.
+func (t *tuner) ranked() []*Candidate {
+	list := slices.Clone(t.cands)
+	slices.SortStableFunc(list, func(a, b *Candidate) int {
+		return cmp.Or(
+			boolFirst(!a.last() && a.completes(), !b.last() && b.completes()),
+			boolFirst(a.completes(), b.completes()),
+			cmp.Compare(a.NumOOMs, b.NumOOMs),
+			boolFirst(!a.Stopped, !b.Stopped),
+			cmp.Compare(a.upper(), b.upper()),
+			cmp.Compare(a.Driver.StallUS, b.Driver.StallUS),
+			cmp.Compare(a.Options, b.Options),
+			compareConfs(a, b),
+		)
+	})
+	if len(list) == 0 || !list[0].completes() {
+		return list
+	}
+	// Peaks within the tolerance of the lowest count as equal; among them the
+	// stall decides where it differs by more than noise, then simplicity.
+	best := list[0]
+	band := int64(float64(best.upper()) * (1 + t.opts.Tolerance))
+	n := 0
+	shortest := int64(math.MaxInt64)
+	for n < len(list) && list[n].completes() && list[n].NumOOMs == best.NumOOMs && list[n].last() == best.last() &&
+		!list[n].Stopped && list[n].upper() <= band && (best.Span == nil || list[n].Span != nil) {
+		shortest = min(shortest, list[n].Driver.StallUS)
+		n++
+	}
+	slack := shortest + max(shortest/5, t.negligible())
+	slices.SortStableFunc(list[:n], func(a, b *Candidate) int {
+		return cmp.Or(
+			boolFirst(a.Driver.StallUS <= slack, b.Driver.StallUS <= slack),
+			boolFirst(a == t.cands[0], b == t.cands[0]),
+			cmp.Compare(a.Options, b.Options),
+			cmp.Compare(a.upper(), b.upper()),
+			cmp.Compare(a.Driver.StallUS, b.Driver.StallUS),
+			compareConfs(a, b),
+		)
+	})
+	return list
+}
+
+// negligible is a stall in µs that nobody notices: 1 % of the traces' time.
+func (t *tuner) negligible() int64 {
+	var us int64
+	for i := range t.jobs {
+		us += t.jobs[i].Trace.Duration()
+	}
+	return us / 100
+}
+
+func boolFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+// answer turns the search into advice.
+func (t *tuner) answer(ctx context.Context) *Tuning {
+	out := &Tuning{
+		Bound: t.bound, Room: t.room, Searched: len(t.cands),
+		Candidates: []Candidate{}, Pareto: []Candidate{}, PerTrace: []TraceFigures{}, Warnings: []string{}, Notes: []string{},
+	}
+	if len(t.cands) == 0 {
+		out.Verdict = "no-setting-found"
+		out.Reason = "Stopped before the baseline was simulated."
+		return out
+	}
+	if ctx.Err() != nil {
+		out.Notes = append(out.Notes, "Stopped early: this is the best so far.")
+	}
+	baseline := t.cands[0]
+	list := t.ranked()
+	best := list[0]
+	out.Candidates = distinct(list)
+	out.Pareto = pareto(list)
+	out.Baseline, out.Best = *baseline, *best
+	out.Iterations = t.iterations()
+	for i := range t.jobs {
+		f := TraceFigures{Source: t.jobs[i].Trace.Source, Bound: sim.Bound(t.jobs[i].Trace)}
+		if i < len(baseline.perTrace) {
+			f.Baseline = figures(baseline.perTrace[i])
+		}
+		if i < len(best.perTrace) {
+			f.Best = figures(best.perTrace[i])
+		}
+		out.PerTrace = append(out.PerTrace, f)
+		out.Notes = append(out.Notes, t.jobs[i].Trace.Notes...)
+		if rec := t.jobs[i].Recovered; rec != nil {
+			out.Notes = append(out.Notes, rec.Inferred...)
+		}
+	}
+	t.verdict(out, baseline, best)
+	out.Warnings = append(out.Warnings, t.warnings()...)
+	return out
+}
+
+// iterations counts the iterations that the traces mark.
+func (t *tuner) iterations() int {
+	n := 0
+	for i := range t.jobs {
+		n += traces.Iterations(t.jobs[i].Trace)
+	}
+	return n
+}
+
+// verdict fills in Export, Verdict and Reason.
+func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
+	size := bytesize.Format
+	switch {
+	case t.room > 0 && t.need > t.room:
+		out.Verdict, out.Short = "cannot-fit", t.need-t.room
+		out.Reason = fmt.Sprintf("No allocator setting can help: %s live at once, %s more than the %s that the allocator may take.",
+			size(t.need), size(out.Short), size(t.room))
+		out.Best = *baseline
+	case !best.completes() && best.Completed:
+		out.Verdict = "no-setting-found"
+		out.Reason = fmt.Sprintf("%s completes under some placements by the driver but not under all (%s at worst); nothing found is reliable. %s live at once.",
+			name(best), size(best.upper()), size(t.bound))
+		out.Best = *baseline
+	case !best.Completed:
+		out.Verdict = "no-setting-found"
+		out.Reason = fmt.Sprintf("None of the %d settings tried completes in %s, although only %s live at once; %s fails least (%d OOMs). Free memory at the peak or use less of it.",
+			len(t.cands), size(t.room), size(t.need), name(best), best.NumOOMs)
+		out.Best = *baseline
+	case best == baseline:
+		out.Verdict = "nothing-better"
+		out.Reason = fmt.Sprintf("Keep what is set: none of the %d settings tried lowers the reserved peak of %s by more than %.0f %% without other cost; %s live at once.",
+			len(t.cands), size(baseline.ReservedPeak), 100*t.opts.Tolerance, size(t.bound))
+	default:
+		out.Verdict = "improved"
+		out.Export = "export PYTORCH_CUDA_ALLOC_CONF=" + best.Conf
+		if best.Conf == "" {
+			out.Export = "unset PYTORCH_CUDA_ALLOC_CONF"
+		}
+		out.Reason = t.why(baseline, best)
+	}
+}
+
+func name(c *Candidate) string {
+	if c.Conf == "" {
+		return "PyTorch's default"
+	}
+	return c.Conf
+}
+
+// why is one sentence with the numbers that decided, and one on the cost.
+func (t *tuner) why(baseline, best *Candidate) string {
+	size := bytesize.Format
+	s := name(best)
+	switch {
+	case !baseline.Completed:
+		s += fmt.Sprintf(" completes, where the present setting runs out of memory %d times; it reserves %s", baseline.NumOOMs, size(best.ReservedPeak))
+	case !baseline.completes():
+		s += fmt.Sprintf(" completes however the driver places segments, where the present setting does not; it reserves %s", size(best.ReservedPeak))
+	case best.upper() < baseline.upper():
+		s += fmt.Sprintf(" reserves %s instead of %s (%.0f %% less)", size(best.ReservedPeak), size(baseline.ReservedPeak),
+			100*(1-float64(best.ReservedPeak)/float64(baseline.ReservedPeak)))
+	default:
+		s += fmt.Sprintf(" reserves as much as the present setting (%s)", size(best.ReservedPeak))
+	}
+	if t.bound > 0 {
+		s += fmt.Sprintf(", %.0f %% above the %s that live at once", 100*(float64(best.ReservedPeak)/float64(t.bound)-1), size(t.bound))
+	}
+	if best.Span != nil && best.Span.ReservedPeak[1] > best.ReservedPeak {
+		s += fmt.Sprintf(", and at most %s however the driver places segments", size(best.Span.ReservedPeak[1]))
+	}
+	d := best.Driver.StallUS - baseline.Driver.StallUS
+	if r := best.Robustness; r != nil && float64(r.ReservedPeak[1]) > 1.15*float64(best.ReservedPeak) {
+		s += fmt.Sprintf("; with sizes changed by up to 5 %% it reserves up to %s, so leave room for that", size(r.ReservedPeak[1]))
+	}
+	switch {
+	case d > 0:
+		s += fmt.Sprintf(". It costs about %.1f ms more in driver calls over the trace", float64(d)/1000)
+	case d < 0:
+		s += fmt.Sprintf(". It also saves about %.1f ms of driver calls over the trace", float64(-d)/1000)
+	default:
+		s += ". It costs no time"
+	}
+	if n := t.iterations(); n > 0 && d > 0 {
+		s += fmt.Sprintf(" (%.2f ms an iteration)", float64(d)/1000/float64(n))
+	}
+	if r := best.NumAllocRetries - baseline.NumAllocRetries; r > 0 {
+		s += fmt.Sprintf(" and %d more cache flushes", r)
+	}
+	return s + "."
+}
+
+// warnings name what is wrong with the present setting.
+func (t *tuner) warnings() []string {
+	_, res := conf.Parse(t.base.Format(t.version), t.version)
+	var out []string
+	for _, w := range res.Warnings {
+		out = append(out, w.Message)
+	}
+	if t.base.GCThreshold > 0 && !t.space.collect {
+		out = append(out, "garbage_collection_threshold does nothing here: it needs a memory limit (set_per_process_memory_fraction below 1).")
+	}
+	return out
+}
+
+// distinct drops candidates that do exactly what one with no more options does.
+func distinct(list []*Candidate) []Candidate {
+	type outcome struct {
+		peak, allocated, retries, ooms int64
+		driver                         sim.DriverDocument
+	}
+	fewest := make(map[outcome]int)
+	of := func(c *Candidate) outcome {
+		return outcome{c.ReservedPeak, c.AllocatedPeak, c.NumAllocRetries, c.NumOOMs, c.Driver}
+	}
+	for _, c := range list {
+		if n, seen := fewest[of(c)]; !seen || c.Options < n {
+			fewest[of(c)] = c.Options
+		}
+	}
+	out := []Candidate{}
+	seen := make(map[outcome]bool)
+	for i, c := range list {
+		if i == 0 || c.Options == fewest[of(c)] && !seen[of(c)] {
+			seen[of(c)] = true
+			out = append(out, *c)
+		}
+	}
+	return out
+}
+
+// pareto is the front of reserved peak against stall among candidates that
+// complete, lowest peak first.
+func pareto(list []*Candidate) []Candidate {
+	var done []*Candidate
+	for _, c := range list {
+		if c.Completed && !c.Stopped {
+			done = append(done, c)
+		}
+	}
+	slices.SortStableFunc(done, func(a, b *Candidate) int {
+		return cmp.Or(cmp.Compare(a.ReservedPeak, b.ReservedPeak), cmp.Compare(a.Driver.StallUS, b.Driver.StallUS),
+			cmp.Compare(a.Options, b.Options), compareConfs(a, b))
+	})
+	out := []Candidate{}
+	stall := int64(math.MaxInt64)
+	for _, c := range done {
+		if c.Driver.StallUS < stall {
+			stall = c.Driver.StallUS
+			out = append(out, *c)
+		}
+	}
+	return out
+}
