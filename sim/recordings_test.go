@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	_ "allocsim/policies/all"
 	"allocsim/policies"
+	_ "allocsim/policies/all"
 	"allocsim/sim"
 	"allocsim/traces"
 	"allocsim/traces/formats"
@@ -121,11 +121,13 @@ func TestWithoutSidecar(t *testing.T) {
 			if d := rec.Check.FirstDivergence; d != nil {
 				t.Fatalf("%+v\ninferred: %q", *d, rec.Inferred)
 			}
-			binding := known.Limit > 0 && (tr.Recorded.Stats["num_ooms"] > 0 || tr.Recorded.Stats["num_alloc_retries"] > 0)
-			if binding != (rec.Limit > 0) && known.Conf.GCThreshold == 0 {
-				t.Errorf("limit bound: %v, inferred limit: %d", binding, rec.Limit)
+			// A limit that only a targeted release met leaves no counter, so one
+			// may be found where none of these counted.
+			st := tr.Recorded.Stats
+			if met := known.Limit > 0 && st["num_ooms"]+st["num_alloc_retries"] > 0; met && rec.Limit == 0 {
+				t.Error("the limit was met, but none is inferred")
 			}
-			if binding && rec.Limit > 0 && (rec.LimitLow > known.Limit || known.Limit > rec.LimitHigh) {
+			if rec.Limit > 0 && (rec.LimitLow > known.Limit || known.Limit > rec.LimitHigh) {
 				t.Errorf("the limit %d is outside the bracket %d … %d", known.Limit, rec.LimitLow, rec.LimitHigh)
 			}
 			for _, key := range []string{"num_ooms", "reserved_bytes.all.peak", "allocated_bytes.all.peak"} {

@@ -241,6 +241,7 @@ type settler struct {
 	check  *CheckResult
 	empty  []int // events before which a call was inferred, in the final trace
 	pools  int   // private pools that were made up
+	rough  bool  // the limit is the best of a few tried
 }
 
 func (s *settler) compare(ctx context.Context, tr *traces.Trace) (*CheckResult, error) {
@@ -357,9 +358,17 @@ func (s *settler) inferred() []string {
 	if s.pools > 0 {
 		out = append(out, fmt.Sprintf("%d private memory pools, from requests that ignore cached blocks of their stream.", s.pools))
 	}
-	if s.rec.LimitLow != s.rec.LimitHigh {
-		out = append(out, fmt.Sprintf("A memory limit between %d and %d bytes (%s is used): every limit in between explains the recording.",
-			s.rec.LimitLow, s.rec.LimitHigh, bytesize.Format(s.rec.Limit)))
+	if low, high := s.rec.LimitLow, s.rec.LimitHigh; low != high {
+		text := fmt.Sprintf("A memory limit of at least %d bytes", low)
+		if high != math.MaxInt64 {
+			text = fmt.Sprintf("A memory limit between %d and %d bytes", low, high)
+		}
+		if s.rough {
+			text += fmt.Sprintf("; %s explains the recording best.", bytesize.Format(s.rec.Limit))
+		} else {
+			text += fmt.Sprintf(" (%s is used): every limit in between explains the recording.", bytesize.Format(s.rec.Limit))
+		}
+		out = append(out, text)
 	}
 	return out
 }
@@ -454,6 +463,12 @@ func (s *settler) bisect(ctx context.Context, b limitBounds) error {
 		hi = max(s.rec.Trace.Meta.DeviceTotal, 4*b.lo, 1<<40)
 	}
 	top := hi
+	// Without a limit nothing is ever collected; if that explains everything,
+	// there is no reason to assume one.
+	if check, err := s.compare(ctx, tr); err != nil || check.FirstDivergence == nil {
+		s.tr, s.check, s.empty = tr, check, empty
+		return err
+	}
 	for range maxEdits {
 		if lo > hi {
 			break
@@ -510,8 +525,7 @@ func (s *settler) bisect(ctx context.Context, b limitBounds) error {
 		}
 	}
 	s.rec.Limit = bestLimit
-	s.rec.LimitLow, s.rec.LimitHigh = bestLimit, bestLimit
-	s.rec.infer("A memory limit of about %s: garbage collection needs one, and this one explains the recording best.", bytesize.Format(bestLimit))
+	s.rec.LimitLow, s.rec.LimitHigh, s.rough = b.lo, b.hi, true
 	s.tr, s.check, s.empty, s.pools = best.tr, best.check, best.empty, best.pools
 	return nil
 }
