@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -104,49 +103,36 @@ func MeasureCost(ctx context.Context, d *Device) (*Cost, error) {
 // and repeats; it returns each call's µs. The first repetition warms up and is
 // not counted.
 func (d *Device) timeAllocs(ctx context.Context, size int64, burst int) (alloc, free []float64, err error) {
-	addrs := make([]uint64, 0, burst)
 	for rep := range costReps + 1 {
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err
 		}
-		addrs = addrs[:0]
 		for range burst {
 			t := time.Now()
 			a, err := d.drv.MemAlloc(size)
 			us := microseconds(time.Since(t))
 			if err != nil {
-				return nil, nil, errors.Join(err, d.forget(addrs))
+				return nil, nil, err // Close frees the rest
 			}
-			addrs = append(addrs, a)
+			d.loose = append(d.loose, a)
 			if rep > 0 {
 				alloc = append(alloc, us)
 			}
 		}
-		for i, a := range addrs {
+		for len(d.loose) > 0 {
 			t := time.Now()
-			err := d.drv.MemFree(a)
+			err := d.drv.MemFree(d.loose[0])
 			us := microseconds(time.Since(t))
 			if err != nil {
-				return nil, nil, errors.Join(err, d.forget(addrs[i:]))
+				return nil, nil, err
 			}
+			d.loose = d.loose[1:]
 			if rep > 0 {
 				free = append(free, us)
 			}
 		}
 	}
 	return alloc, free, nil
-}
-
-// forget frees what a broken measurement holds.
-func (d *Device) forget(addrs []uint64) error {
-	var errs []error
-	for _, a := range addrs {
-		if err := d.drv.MemFree(a); err != nil {
-			d.segments[a] = 0 // Close tries again
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // timePages times the virtual memory calls for n pages. It goes through Map and

@@ -20,8 +20,8 @@ type Options struct {
 	// Total is what Device.Total tells the policy, the base of a memory
 	// fraction, in bytes; 0 = the card's own.
 	Total int64
-	// Card emulates a smaller card: as much of the memory is set aside as
-	// leaves exactly Card bytes free, to the driver's granularity. 0 = the
+	// Card emulates a smaller card: so much memory is set aside that the driver
+	// hands out exactly Card bytes, in whole granules of its own. 0 = the
 	// whole card. The driver itself then says "out of memory", so Reserve does
 	// not apply, and nobody else may use the card.
 	Card int64
@@ -45,6 +45,7 @@ type Device struct {
 	ranges   []*reservation   // ascending by address
 	orphans  []uint64         // handles whose release failed
 	ballast  []uint64         // handles that make the card smaller
+	loose    []uint64         // allocations that are not the policy's
 
 	held     int64 // bytes the policy holds
 	peak     int64 // most of it
@@ -118,13 +119,14 @@ func (d *Device) start(o Options) error {
 		}
 		d.notes = append(d.notes, "Others use the card as well: "+who+". Device memory figures may include their changes.")
 	}
-	if d.base = free; o.Card > 0 {
-		if d.base, err = d.shrink(free, o.Card); err != nil {
+	if o.Card > 0 {
+		if d.usage.Available, err = d.shrink(free, o.Card); err != nil {
 			return err
 		}
-		d.usage.Available = d.base
-		return nil
+		d.base, _, err = d.drv.MemInfo()
+		return err
 	}
+	d.base = free
 	reserve := o.Reserve
 	if reserve == 0 {
 		reserve = DefaultReserve
@@ -162,43 +164,152 @@ func (d *Device) floor(n int64) int64 {
 	return n
 }
 
-// ballastPiece is the most bytes in one physical allocation of the ballast:
-// few calls, none of them slow.
-const ballastPiece = 1 << 30
+const (
+	// ballastPiece is the most bytes in one physical allocation of the
+	// ballast: few calls, none of them slow.
+	ballastPiece = 1 << 30
+	// ballastMargin is what the coarse ballast leaves for the fine one, which
+	// is made of single granules.
+	ballastMargin = 64 << 20
+	// ballastTries bounds the adjustments of the fine ballast.
+	ballastTries = 16
+)
 
-// shrink sets memory aside until at most want bytes, and more than want less
-// one granule, are free. It returns the free bytes. Physical memory that is
-// never mapped needs no page tables, so the ballast takes nothing else.
+// shrink sets memory aside until the driver hands out want bytes, to the
+// granule, and not one granule more. It returns that number of bytes.
+//
+// What cuMemGetInfo calls free is a little more than what can be had: on an
+// H200 with driver 580 the last 3.1 MiB cannot, and the first mapping takes one
+// granule more for its page tables. So the driver is asked: everything it gives
+// is taken and given back. Physical memory that is never mapped needs no page
+// tables, so the ballast takes nothing else.
 func (d *Device) shrink(free, want int64) (int64, error) {
 	g := max(d.card.Granularity, 1)
 	if want < g {
 		return 0, fmt.Errorf("a card of %d bytes is smaller than the driver's granule of %d", want, g)
 	}
-	if free < want {
-		return 0, fmt.Errorf("only %d bytes of %s are free: a card of %d bytes cannot be emulated on it", free, d.card.Name, want)
+	want -= want % g
+	if err := d.warmUp(g); err != nil {
+		return 0, err
 	}
-	for free > want {
+	aside := func(n int64) error {
+		h, err := d.drv.MemCreate(n)
+		if err != nil {
+			return fmt.Errorf("setting %d bytes aside to make the card smaller: %w", n, err)
+		}
+		d.ballast = append(d.ballast, h)
+		return nil
+	}
+	for coarse := d.floor(free - want - ballastMargin); coarse > 0; coarse -= ballastPiece {
 		if err := d.ctx.Err(); err != nil {
 			return 0, err
 		}
-		n := min(ballastPiece, (free-want+g-1)/g*g)
-		h, err := d.drv.MemCreate(n)
-		if err != nil {
-			return 0, fmt.Errorf("setting %d bytes aside to make the card smaller: %w", n, err)
-		}
-		d.ballast = append(d.ballast, h)
-		before := free
-		if free, _, err = d.drv.MemInfo(); err != nil {
+		if err := aside(min(coarse, ballastPiece)); err != nil {
 			return 0, err
 		}
-		if free >= before {
-			return 0, fmt.Errorf("setting %d bytes aside left %d bytes free after %d: somebody else gives memory back at the same time", n, free, before)
+	}
+	singles := 0
+	for range ballastTries {
+		can, err := d.capacity(g)
+		if err != nil {
+			return 0, err
+		}
+		if can == want {
+			return want, nil
+		}
+		for ; can > want; can -= g {
+			if err := aside(g); err != nil {
+				return 0, err
+			}
+			singles++
+		}
+		for ; can < want; can += g {
+			if singles == 0 {
+				return 0, fmt.Errorf("%s hands out %d bytes at most: a card of %d bytes cannot be emulated on it", d.card.Name, can, want)
+			}
+			last := len(d.ballast) - 1
+			if err := d.drv.MemRelease(d.ballast[last]); err != nil {
+				return 0, err
+			}
+			d.ballast = d.ballast[:last]
+			singles--
 		}
 	}
-	if want-free >= g {
-		return 0, fmt.Errorf("setting memory aside left %d bytes free instead of %d: somebody else takes memory at the same time", free, want)
+	return 0, fmt.Errorf("the memory of %s changes while %d bytes of it are set apart: somebody else uses it", d.card.Name, want)
+}
+
+// warmUp makes both kinds of allocation once, so that what the driver takes
+// for itself at the first of each is taken.
+func (d *Device) warmUp(g int64) error {
+	a, err := d.drv.MemAlloc(g)
+	if err != nil {
+		return err
 	}
-	return free, nil
+	d.loose = append(d.loose, a)
+	if err := d.freeLoose(); err != nil {
+		return err
+	}
+	r := &reservation{size: g}
+	if r.addr, err = d.drv.AddressReserve(g); err != nil {
+		return err
+	}
+	d.ranges = append(d.ranges, r)
+	h, err := d.drv.MemCreate(g)
+	if err != nil {
+		return err
+	}
+	r.pages = []page{{addr: r.addr, size: g, handle: h}}
+	if err := d.drv.MemMap(r.addr, g, h); err != nil {
+		return err
+	}
+	r.pages[0].mapped = true
+	if err := d.drv.MemSetAccess(r.addr, g); err != nil {
+		return err
+	}
+	if r.pages, err = d.takeDown(r.pages, nil); err != nil {
+		return err
+	}
+	if err := d.drv.AddressFree(r.addr, g); err != nil {
+		return err
+	}
+	d.ranges = d.ranges[:0]
+	return nil
+}
+
+// capacity is what the driver hands out in whole granules.
+func (d *Device) capacity(g int64) (total int64, err error) {
+	for size := g << 11; size >= g; size /= 2 {
+		for {
+			if err := d.ctx.Err(); err != nil {
+				return 0, err
+			}
+			a, err := d.drv.MemAlloc(size)
+			if errors.Is(err, policies.ErrOutOfMemory) {
+				break
+			}
+			if err != nil {
+				return 0, err
+			}
+			d.loose = append(d.loose, a)
+			total += size
+		}
+	}
+	return total, d.freeLoose()
+}
+
+// freeLoose frees what belongs to no policy; what cannot be freed stays for
+// Close.
+func (d *Device) freeLoose() error {
+	var errs []error
+	left := d.loose[:0]
+	for _, a := range d.loose {
+		if err := d.drv.MemFree(a); err != nil {
+			errs = append(errs, err)
+			left = append(left, a)
+		}
+	}
+	d.loose = left
+	return errors.Join(errs...)
 }
 
 // Card describes the GPU.
@@ -529,6 +640,7 @@ func (d *Device) release() error {
 	if d.orphans, err = d.releaseHandles(d.orphans); err != nil {
 		errs = append(errs, err)
 	}
+	errs = append(errs, d.freeLoose())
 	return errors.Join(errs...)
 }
 

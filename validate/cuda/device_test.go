@@ -1,4 +1,4 @@
-package cuda
+package cuda_test
 
 import (
 	"bytes"
@@ -14,14 +14,18 @@ import (
 	"pgregory.net/rapid"
 
 	"allocsim/policies"
+	. "allocsim/validate/cuda"
+	"allocsim/validate/cuda/cudatest"
 )
 
 const (
-	gib = 1 << 30
-	T   = 16 * gib
+	mib  = 1 << 20
+	gib  = 1 << 30
+	gran = cudatest.Granule
+	T    = 16 * gib
 )
 
-func open(t *testing.T, f *fake, o Options) *Device {
+func open(t *testing.T, f *cudatest.Driver, o Options) *Device {
 	t.Helper()
 	d, err := NewDevice(context.Background(), f, o)
 	if err != nil {
@@ -72,7 +76,7 @@ func workout(d *Device) error {
 }
 
 func TestWorkout(t *testing.T) {
-	f := newFake(T)
+	f := cudatest.New(T)
 	d := open(t, f, Options{})
 	if err := workout(d); err != nil {
 		t.Fatal(err)
@@ -88,14 +92,14 @@ func TestWorkout(t *testing.T) {
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if f.leaks() != "" || f.closed != 1 {
-		t.Errorf("leaks %s; closed %d times", f.leaks(), f.closed)
+	if f.Leaks() != "" || f.Closed != 1 {
+		t.Errorf("leaks %s; closed %d times", f.Leaks(), f.Closed)
 	}
 	if a := d.Usage().After; a != 0 {
 		t.Errorf("%d bytes in use afterwards", a)
 	}
-	if err := d.Close(); err != nil || f.closed != 1 {
-		t.Errorf("a second Close: %v, closed %d times", err, f.closed)
+	if err := d.Close(); err != nil || f.Closed != 1 {
+		t.Errorf("a second Close: %v, closed %d times", err, f.Closed)
 	}
 }
 
@@ -103,37 +107,37 @@ func TestWorkout(t *testing.T) {
 // leaks.
 func TestEveryCallFails(t *testing.T) {
 	for _, card := range []int64{0, 3 * gib} {
-		clean := newFake(T)
+		clean := cudatest.New(T)
 		d := open(t, clean, Options{Card: card})
 		if err := errors.Join(workout(d), d.Close()); err != nil {
 			t.Fatal(err)
 		}
-		for name, times := range clean.calls {
+		for name, times := range clean.Calls {
 			for k := 1; k <= times; k++ {
 				t.Run(fmt.Sprintf("card=%d/%s/%d", card, name, k), func(t *testing.T) {
-					f := newFake(T)
-					f.failName, f.failAt = name, k
+					f := cudatest.New(T)
+					f.FailCall, f.FailAt = name, k
 					d, err := NewDevice(context.Background(), f, Options{Card: card})
 					var closing error
 					if err == nil {
 						err = workout(d)
 						closing = d.Close()
 					}
-					if !f.failed {
+					if !f.Failed {
 						t.Fatalf("the failure never came")
 					}
-					if f.leaks() != "" {
-						t.Errorf("leaks %s after %v", f.leaks(), err)
+					if f.Leaks() != "" {
+						t.Errorf("leaks %s after %v", f.Leaks(), err)
 					}
-					if name != "Close" && f.closed != 1 {
-						t.Errorf("the driver was closed %d times", f.closed)
+					if name != "Close" && f.Closed != 1 {
+						t.Errorf("the driver was closed %d times", f.Closed)
 					}
 					// A release in Close that works the second time is no error
 					// to anyone; everything else is.
 					if err == nil && closing == nil && !strings.Contains("MemFree MemUnmap MemRelease AddressFree", name) {
 						t.Errorf("nobody heard of it")
 					}
-					if err != nil && !errors.Is(err, errInjected) {
+					if err != nil && !errors.Is(err, cudatest.ErrInjected) {
 						t.Errorf("error %v", err)
 					}
 				})
@@ -144,58 +148,81 @@ func TestEveryCallFails(t *testing.T) {
 
 // A release that never works is named, and everything else is released.
 func TestReleaseFailsForGood(t *testing.T) {
-	f := newFake(T)
+	f := cudatest.New(T)
 	d := open(t, f, Options{})
 	if err := workout(d); err != nil {
 		t.Fatal(err)
 	}
-	var stuck uint64
-	for a := range d.segments {
-		stuck = max(stuck, a)
+	stuck, err := d.Malloc(2 * mib)
+	if err != nil {
+		t.Fatal(err)
 	}
-	delete(f.allocs, stuck) // the driver no longer knows it
-	err := d.Close()
+	f.Forget(stuck)
+	err = d.Close()
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%#x", stuck)) {
 		t.Errorf("Close said %v", err)
 	}
-	if f.leaks() != "" {
-		t.Errorf("leaks %s", f.leaks())
+	if f.Leaks() != "" {
+		t.Errorf("leaks %s", f.Leaks())
 	}
 }
 
 func TestCard(t *testing.T) {
-	for _, want := range []int64{gran, 2*gib + gran, 3*gib + 1, 7*gib - 1, T} {
-		f := newFake(T)
-		d := open(t, f, Options{Card: want})
-		exact := want / gran * gran
-		if free, _ := d.MemInfo(); free != exact || d.Available() != exact {
-			t.Errorf("card of %d: %d free, %d available", want, free, d.Available())
-		}
-		// It fits to the last granule and not one more.
-		if _, err := d.Malloc(exact); err != nil {
-			t.Errorf("card of %d: %v", want, err)
-		}
-		if _, err := d.Malloc(1); !errors.Is(err, policies.ErrOutOfMemory) {
-			t.Errorf("card of %d is full, but: %v", want, err)
-		}
-		if err := d.Close(); err != nil || f.leaks() != "" {
-			t.Errorf("card of %d: close %v, leaks %s", want, err, f.leaks())
+	for _, want := range []int64{gran, 130*mib + 1, 2*gib + gran, 7*gib - 1, T - 8*mib} {
+		for _, mapped := range []bool{false, true} {
+			if mapped && want > gib {
+				continue // the same with thousands of pages
+			}
+			f := cudatest.New(T + gib/1024)
+			f.Unusable, f.PageTables = 3*mib+128<<10, gran
+			d := open(t, f, Options{Card: want})
+			exact := want / gran * gran
+			if d.Available() != exact {
+				t.Errorf("card of %d: %d available", want, d.Available())
+			}
+			// It fits to the last granule and not one more.
+			if mapped {
+				r, err := d.Reserve(exact + gran)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := d.Map(r, exact, gran); err != nil {
+					t.Errorf("card of %d: %v", want, err)
+				}
+				if err := d.Map(r+uint64(exact), gran, gran); !errors.Is(err, policies.ErrOutOfMemory) {
+					t.Errorf("card of %d is full, but: %v", want, err)
+				}
+			} else {
+				if _, err := d.Malloc(exact); err != nil {
+					t.Errorf("card of %d: %v", want, err)
+				}
+				if _, err := d.Malloc(1); !errors.Is(err, policies.ErrOutOfMemory) {
+					t.Errorf("card of %d is full, but: %v", want, err)
+				}
+			}
+			if u := d.Usage(); u.Peak != exact {
+				t.Errorf("card of %d: usage %+v", want, u)
+			}
+			if err := d.Close(); err != nil || f.Leaks() != "" {
+				t.Errorf("card of %d: close %v, leaks %s", want, err, f.Leaks())
+			}
 		}
 	}
-	for want, say := range map[int64]string{T + 1: "cannot be emulated", gran - 1: "smaller than the driver's granule"} {
-		f := newFake(T)
+	for want, say := range map[int64]string{T: "cannot be emulated", gran - 1: "smaller than the driver's granule"} {
+		f := cudatest.New(T)
+		f.Unusable = gran
 		if _, err := NewDevice(context.Background(), f, Options{Card: want}); err == nil || !strings.Contains(err.Error(), say) {
 			t.Errorf("card of %d: %v", want, err)
 		}
-		if f.leaks() != "" || f.closed != 1 {
-			t.Errorf("card of %d: leaks %s, closed %d", want, f.leaks(), f.closed)
+		if f.Leaks() != "" || f.Closed != 1 {
+			t.Errorf("card of %d: leaks %s, closed %d", want, f.Leaks(), f.Closed)
 		}
 	}
 }
 
 func TestReserve(t *testing.T) {
-	f := newFake(4 * gib)
-	f.other = gib / 2
+	f := cudatest.New(4 * gib)
+	f.Others = gib / 2
 	d := open(t, f, Options{Reserve: gib})
 	if d.Available() != 5*gib/2 {
 		t.Fatalf("%d available", d.Available())
@@ -203,8 +230,8 @@ func TestReserve(t *testing.T) {
 	if free, total := d.MemInfo(); free != 5*gib/2 || total != 4*gib {
 		t.Errorf("MemInfo %d, %d", free, total)
 	}
-	if _, err := d.Malloc(5*gib/2 + 1); !errors.Is(err, policies.ErrOutOfMemory) || f.calls["MemAlloc"] != 0 {
-		t.Errorf("eating into the reserve: %v after %d calls", err, f.calls["MemAlloc"])
+	if _, err := d.Malloc(5*gib/2 + 1); !errors.Is(err, policies.ErrOutOfMemory) || f.Calls["MemAlloc"] != 0 {
+		t.Errorf("eating into the reserve: %v after %d calls", err, f.Calls["MemAlloc"])
 	}
 	a, err := d.Malloc(2 * gib)
 	if err != nil {
@@ -214,8 +241,8 @@ func TestReserve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Map(r, gib, 2*mib); !errors.Is(err, policies.ErrOutOfMemory) || f.calls["MemCreate"] != 0 {
-		t.Errorf("mapping into the reserve: %v after %d calls", err, f.calls["MemCreate"])
+	if err := d.Map(r, gib, 2*mib); !errors.Is(err, policies.ErrOutOfMemory) || f.Calls["MemCreate"] != 0 {
+		t.Errorf("mapping into the reserve: %v after %d calls", err, f.Calls["MemCreate"])
 	}
 	if err := d.Free(a, 2*gib); err != nil {
 		t.Fatal(err)
@@ -223,10 +250,10 @@ func TestReserve(t *testing.T) {
 	if err := d.Map(r, gib, 2*mib); err != nil {
 		t.Error(err)
 	}
-	if err := d.Close(); err != nil || f.leaks() != "" {
-		t.Errorf("close %v, leaks %s", err, f.leaks())
+	if err := d.Close(); err != nil || f.Leaks() != "" {
+		t.Errorf("close %v, leaks %s", err, f.Leaks())
 	}
-	if _, err := NewDevice(context.Background(), newFake(gib), Options{Reserve: gib}); err == nil {
+	if _, err := NewDevice(context.Background(), cudatest.New(gib), Options{Reserve: gib}); err == nil {
 		t.Error("a card that is all reserve was accepted")
 	}
 }
@@ -234,17 +261,18 @@ func TestReserve(t *testing.T) {
 // A Map that the driver cannot complete leaves no page behind and is an "out
 // of memory" that the policy may answer.
 func TestMapAllOrNone(t *testing.T) {
-	f := newFake(T)
+	f := cudatest.New(T)
 	d := open(t, f, Options{Card: 100 * mib})
 	r, err := d.Reserve(gib)
 	if err != nil {
 		t.Fatal(err)
 	}
+	created, mapped := f.Calls["MemCreate"], f.Calls["MemMap"]
 	if err := d.Map(r, 120*mib, 20*mib); !errors.Is(err, policies.ErrOutOfMemory) {
 		t.Fatal(err)
 	}
-	if f.calls["MemCreate"] < 5 || f.calls["MemMap"] != 0 {
-		t.Errorf("calls %v", f.calls)
+	if f.Calls["MemCreate"] != created+6 || f.Calls["MemMap"] != mapped {
+		t.Errorf("calls %v", f.Calls)
 	}
 	if used, _ := d.InUse(); used != 0 {
 		t.Errorf("%d bytes stay in use", used)
@@ -252,8 +280,8 @@ func TestMapAllOrNone(t *testing.T) {
 	if err := d.Map(r, 100*mib, 20*mib); err != nil {
 		t.Error(err)
 	}
-	if err := d.Close(); err != nil || f.leaks() != "" {
-		t.Errorf("close %v, leaks %s", err, f.leaks())
+	if err := d.Close(); err != nil || f.Leaks() != "" {
+		t.Errorf("close %v, leaks %s", err, f.Leaks())
 	}
 }
 
@@ -274,8 +302,8 @@ func TestInUse(t *testing.T) {
 	}
 	for _, c := range cases {
 		for _, o := range []Options{{}, {Force: true}, {Force: true, Card: gib}} {
-			f := newFake(T)
-			f.card.Users, f.card.UsedBefore, f.other = c.users, c.used, c.other
+			f := cudatest.New(T)
+			f.Device.Users, f.Device.UsedBefore, f.Others = c.users, c.used, c.other
 			d, err := NewDevice(context.Background(), f, o)
 			if refuse := c.refuse && (!o.Force || o.Card > 0); refuse != errors.Is(err, ErrInUse) {
 				t.Errorf("%+v, %+v: %v", c, o, err)
@@ -288,15 +316,15 @@ func TestInUse(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if f.leaks() != "" || f.closed != 1 {
-				t.Errorf("%+v, %+v: leaks %s, closed %d", c, o, f.leaks(), f.closed)
+			if f.Leaks() != "" || f.Closed != 1 {
+				t.Errorf("%+v, %+v: leaks %s, closed %d", c, o, f.Leaks(), f.Closed)
 			}
 		}
 	}
 }
 
 func TestCancel(t *testing.T) {
-	f := newFake(T)
+	f := cudatest.New(T)
 	ctx, cancel := context.WithCancel(context.Background())
 	d, err := NewDevice(ctx, f, Options{})
 	if err != nil {
@@ -314,7 +342,7 @@ func TestCancel(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	calls := fmt.Sprint(f.calls["MemAlloc"], f.calls["MemCreate"], f.calls["AddressReserve"])
+	calls := fmt.Sprint(f.Calls["MemAlloc"], f.Calls["MemCreate"], f.Calls["AddressReserve"])
 	_, err1 := d.Malloc(20 * mib)
 	err2 := d.Map(r+40*mib, 20*mib, 20*mib)
 	_, err3 := d.Reserve(gib)
@@ -323,20 +351,20 @@ func TestCancel(t *testing.T) {
 			t.Errorf("after the cancellation: %v", err)
 		}
 	}
-	if now := fmt.Sprint(f.calls["MemAlloc"], f.calls["MemCreate"], f.calls["AddressReserve"]); now != calls {
+	if now := fmt.Sprint(f.Calls["MemAlloc"], f.Calls["MemCreate"], f.Calls["AddressReserve"]); now != calls {
 		t.Errorf("the driver was asked: %s, then %s", calls, now)
 	}
 	if err := d.Free(a, 20*mib); err != nil {
 		t.Errorf("giving back must still work: %v", err)
 	}
-	if err := d.Close(); err != nil || f.leaks() != "" {
-		t.Errorf("close %v, leaks %s", err, f.leaks())
+	if err := d.Close(); err != nil || f.Leaks() != "" {
+		t.Errorf("close %v, leaks %s", err, f.Leaks())
 	}
 }
 
 // What a broken policy might ask is refused before the driver sees it.
 func TestMisuse(t *testing.T) {
-	f := newFake(T)
+	f := cudatest.New(T)
 	d := open(t, f, Options{})
 	a, err := d.Malloc(20 * mib)
 	if err != nil {
@@ -371,8 +399,8 @@ func TestMisuse(t *testing.T) {
 			t.Errorf("case %d: %v", i, err)
 		}
 	}
-	if err := d.Close(); err != nil || f.leaks() != "" {
-		t.Errorf("close %v, leaks %s", err, f.leaks())
+	if err := d.Close(); err != nil || f.Leaks() != "" {
+		t.Errorf("close %v, leaks %s", err, f.Leaks())
 	}
 }
 
@@ -380,7 +408,7 @@ func TestMisuse(t *testing.T) {
 // is as it was afterwards.
 func TestBooks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f := newFake(T)
+		f := cudatest.New(T)
 		d, err := NewDevice(context.Background(), f, Options{Card: 2 * gib})
 		if err != nil {
 			t.Fatal(err)
@@ -441,22 +469,22 @@ func TestBooks(t *testing.T) {
 				}
 			}
 			used, err := d.InUse()
-			if err != nil || used != d.held {
-				t.Fatalf("%d bytes in use, %d in the books, %v", used, d.held, err)
+			if err != nil || used != Held(d) {
+				t.Fatalf("%d bytes in use, %d in the books, %v", used, Held(d), err)
 			}
 			peak = max(peak, used)
 		}
 		if u := d.Usage(); u.Peak != peak || u.Held != peak {
 			t.Fatalf("usage %+v, peak %d", u, peak)
 		}
-		if err := d.Close(); err != nil || f.leaks() != "" || d.Usage().After != 0 {
-			t.Fatalf("close %v, leaks %s", err, f.leaks())
+		if err := d.Close(); err != nil || f.Leaks() != "" || d.Usage().After != 0 {
+			t.Fatalf("close %v, leaks %s", err, f.Leaks())
 		}
 	})
 }
 
 func TestMeasureCost(t *testing.T) {
-	f := newFake(16 * gib)
+	f := cudatest.New(16 * gib)
 	d := open(t, f, Options{})
 	c, err := MeasureCost(context.Background(), d)
 	if err != nil {
@@ -480,23 +508,23 @@ func TestMeasureCost(t *testing.T) {
 			t.Errorf("no %s in %s", want, buf.String())
 		}
 	}
-	if err := d.Close(); err != nil || f.leaks() != "" {
-		t.Errorf("close %v, leaks %s", err, f.leaks())
+	if err := d.Close(); err != nil || f.Leaks() != "" {
+		t.Errorf("close %v, leaks %s", err, f.Leaks())
 	}
 	for _, name := range []string{"MemAlloc", "MemFree", "MemCreate", "MemUnmap", "MemInfo"} {
 		for _, k := range []int{1, 2, 100, 1000} {
-			f := newFake(16 * gib)
-			f.failName, f.failAt = name, k
+			f := cudatest.New(16 * gib)
+			f.FailCall, f.FailAt = name, k
 			d, err := NewDevice(context.Background(), f, Options{})
 			if err != nil {
 				continue
 			}
 			_, err = MeasureCost(context.Background(), d)
-			if f.failed && !errors.Is(err, errInjected) {
+			if f.Failed && !errors.Is(err, cudatest.ErrInjected) {
 				t.Errorf("%s %d: %v", name, k, err)
 			}
-			if err := d.Close(); err != nil || f.leaks() != "" {
-				t.Errorf("%s %d: close %v, leaks %s", name, k, err, f.leaks())
+			if err := d.Close(); err != nil || f.Leaks() != "" {
+				t.Errorf("%s %d: close %v, leaks %s", name, k, err, f.Leaks())
 			}
 		}
 	}
@@ -505,12 +533,12 @@ func TestMeasureCost(t *testing.T) {
 func TestLatencyTable(t *testing.T) {
 	var l Latencies
 	for range 10 {
-		l.add(CallFree, 2*mib, 1, time.Millisecond)
-		l.add(CallAlloc, 4*mib, 1, time.Microsecond)
-		l.add(CallAlloc, 2*mib, 1, time.Microsecond)
+		AddLatency(&l, CallFree, 2*mib, 1, time.Millisecond)
+		AddLatency(&l, CallAlloc, 4*mib, 1, time.Microsecond)
+		AddLatency(&l, CallAlloc, 2*mib, 1, time.Microsecond)
 	}
-	l.add(CallAlloc, 2*mib, 1, 50*time.Microsecond)
-	l.add(CallAlloc, 2*mib, 1, 70*time.Microsecond)
+	AddLatency(&l, CallAlloc, 2*mib, 1, 50*time.Microsecond)
+	AddLatency(&l, CallAlloc, 2*mib, 1, 70*time.Microsecond)
 	got := fmt.Sprint(l.Table())
 	want := "[{cuMemAlloc 2097152 1 12 1 50} {cuMemAlloc 4194304 1 10 1 1} {cuMemFree 2097152 1 10 1000 1000}]"
 	if got != want {
@@ -532,28 +560,28 @@ func TestOpenWithoutCUDA(t *testing.T) {
 // Close gives them back.
 func TestMapUndoFails(t *testing.T) {
 	for _, fail := range []string{"MemRelease", "MemUnmap"} {
-		f := newFake(T)
+		f := cudatest.New(T)
 		d := open(t, f, Options{Card: 100 * mib})
 		r, err := d.Reserve(gib)
 		if err != nil {
 			t.Fatal(err)
 		}
 		size := int64(120 * mib) // one page too many
-		f.failName, f.failAt = fail, 2
+		f.FailCall, f.FailAt = fail, 2
 		if fail == "MemUnmap" {
 			size = 80 * mib
-			d.drv = failingAccess{f}
+			SetDriver(d, failingAccess{f})
 		}
 		err = d.Map(r, size, 20*mib)
-		if !errors.Is(err, errInjected) || errors.Is(err, policies.ErrOutOfMemory) {
+		if !errors.Is(err, cudatest.ErrInjected) || errors.Is(err, policies.ErrOutOfMemory) {
 			t.Errorf("%s: %v", fail, err)
 		}
-		if err := d.Close(); err != nil || f.leaks() != "" {
-			t.Errorf("%s: close %v, leaks %s", fail, err, f.leaks())
+		if err := d.Close(); err != nil || f.Leaks() != "" {
+			t.Errorf("%s: close %v, leaks %s", fail, err, f.Leaks())
 		}
 	}
 }
 
-type failingAccess struct{ *fake }
+type failingAccess struct{ *cudatest.Driver }
 
 func (failingAccess) MemSetAccess(uint64, int64) error { return errors.New("no access") }
