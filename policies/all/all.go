@@ -9,6 +9,7 @@ import (
 	"allocsim/policies/bfc"
 	"allocsim/policies/cupy"
 	"allocsim/policies/direct"
+	"allocsim/policies/rmm"
 	"allocsim/policies/stream"
 )
 
@@ -16,5 +17,9 @@ func init() {
 	policies.Register(bfc.Registration)
 	policies.Register(cupy.Registration)
 	policies.Register(direct.Registration)
+	policies.Register(rmm.Arena)
+	policies.Register(rmm.Binning)
+	policies.Register(rmm.Fixed)
+	policies.Register(rmm.Pool)
 	policies.Register(stream.Registration)
 }

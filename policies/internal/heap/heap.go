@@ -30,8 +30,9 @@ type Block struct {
 	// none.
 	Prev, Next int32
 	Seg        int32
-	// List is for the policy: the free list the block belongs to.
-	List        int32
+	// List and Link are for the policy, such as the free list that the block
+	// belongs to and the next block there.
+	List, Link  int32
 	left, right int32 // children in the tree of a Sizes
 	gen         uint32
 	Stream      uint16
@@ -255,6 +256,42 @@ func (h *Heap) Split(b int32, size int64) int32 {
 	return r
 }
 
+// Carve cuts the lowest size bytes off block b and returns them as a new block
+// in state Free and in no free set; b keeps the rest.
+func (h *Heap) Carve(b int32, size int64) int32 {
+	n := h.NewBlock()
+	blk, low := &h.Blocks[b], &h.Blocks[n]
+	*low = Block{
+		Addr: blk.Addr, Size: size, Prev: blk.Prev, Next: b,
+		Seg: blk.Seg, List: blk.List, Stream: blk.Stream, Pool: blk.Pool, State: Free, gen: low.gen,
+	}
+	blk.Addr += uint64(size)
+	blk.Size -= size
+	blk.Prev = n
+	if low.Prev != 0 {
+		h.Blocks[low.Prev].Next = n
+	} else {
+		h.Segs[low.Seg].First = n
+	}
+	return n
+}
+
+// JoinUp makes b and its next neighbour one block: the neighbour. b is in no
+// free set.
+func (h *Heap) JoinUp(b int32) {
+	blk := &h.Blocks[b]
+	next := &h.Blocks[blk.Next]
+	next.Addr = blk.Addr
+	next.Size += blk.Size
+	next.Prev = blk.Prev
+	if blk.Prev != 0 {
+		h.Blocks[blk.Prev].Next = blk.Next
+	} else {
+		h.Segs[blk.Seg].First = blk.Next
+	}
+	h.Drop(b)
+}
+
 // Join makes b and its next neighbour one block b. Neither is in a free set.
 func (h *Heap) Join(b int32) {
 	blk := &h.Blocks[b]
@@ -280,6 +317,23 @@ func (h *Heap) counted(blk *Block) int64 {
 		return blk.Requested
 	}
 	return blk.Size
+}
+
+// CountFree enters free block b in the inactive-split statistics, if it is not
+// all of its segment; UncountFree takes it out.
+func (h *Heap) CountFree(b int32) {
+	if blk := &h.Blocks[b]; blk.Prev|blk.Next != 0 {
+		h.Counters.InactiveSplit.Add(policies.Large, 1)
+		h.Counters.InactiveSplitBytes.Add(policies.Large, blk.Size)
+	}
+}
+
+// UncountFree undoes CountFree.
+func (h *Heap) UncountFree(b int32) {
+	if blk := &h.Blocks[b]; blk.Prev|blk.Next != 0 {
+		h.Counters.InactiveSplit.Sub(policies.Large, 1)
+		h.Counters.InactiveSplitBytes.Sub(policies.Large, blk.Size)
+	}
 }
 
 // Take allocates block b, which is in no free set.

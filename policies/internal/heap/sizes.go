@@ -1,10 +1,6 @@
 package heap
 
-import (
-	"math/bits"
-
-	"allocsim/policies"
-)
+import "math/bits"
 
 // Sizes is a set of free blocks of one Heap in the order (size, address): best
 // fit with the lowest address among equals. A block is in at most one set.
@@ -55,9 +51,8 @@ func before(a, b *Block) bool {
 func (s *Sizes) Insert(b int32) {
 	blocks := s.h.Blocks
 	blk := &blocks[b]
-	if blk.Prev|blk.Next != 0 && !s.Uncounted {
-		s.h.Counters.InactiveSplit.Add(policies.Large, 1)
-		s.h.Counters.InactiveSplitBytes.Add(policies.Large, blk.Size)
+	if !s.Uncounted {
+		s.h.CountFree(b)
 	}
 	i := bin(blk.Size)
 	s.words[i>>6] |= 1 << (i & 63)
@@ -91,9 +86,8 @@ func (s *Sizes) Insert(b int32) {
 func (s *Sizes) Remove(b int32) {
 	blocks := s.h.Blocks
 	blk := &blocks[b]
-	if blk.Prev|blk.Next != 0 && !s.Uncounted {
-		s.h.Counters.InactiveSplit.Sub(policies.Large, 1)
-		s.h.Counters.InactiveSplitBytes.Sub(policies.Large, blk.Size)
+	if !s.Uncounted {
+		s.h.UncountFree(b)
 	}
 	i := bin(blk.Size)
 	link := &s.roots[i]

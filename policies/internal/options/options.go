@@ -39,6 +39,12 @@ func (s *Set) fail(key, value, takes string) {
 	s.err = fmt.Errorf("option %s=%s: %s takes %s", key, value, key, takes)
 }
 
+// Text returns the text of an option that the caller reads itself.
+func (s *Set) Text(key string) (string, bool) { return s.get(key) }
+
+// Keep adds an option that the caller has read to the normal form.
+func (s *Set) Keep(key, value string) { s.keep(key, value) }
+
 func (s *Set) keep(key, value string) { s.normal = append(s.normal, key+"="+value) }
 
 // Given reports whether the option was written.
