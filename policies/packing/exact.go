@@ -1,6 +1,7 @@
 package packing
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -25,8 +26,8 @@ import (
 //     no waiting buffer can come low enough to raise it is hopeless;
 //   - hatless: if nothing waiting overlaps the buffer tried, the buffers that
 //     would come after it need not be tried when it fails;
-//   - twins: of waiting buffers with the same sections and size only the one
-//     of least rank is tried;
+//   - twins: of waiting buffers with the same sections and size only the first
+//     is tried;
 //   - section bound: the waiting buffers of a section must be stacked, each not
 //     below its low, so their stack ends no lower than when they are taken in
 //     order of low (a one-machine schedule with release times);
@@ -44,7 +45,9 @@ type search struct {
 	sections [][]int32 // buffers by section, by rank
 	overlaps [][]int32 // buffers by buffer
 	rank     []int32
-	twin     []int32 // the next smaller rank of the same kind, or -1
+	twin     []int32 // the previous buffer of the same kind, or -1
+	taste    taste
+	score    []float64
 
 	offset []int64 // placed offset or -1
 	low    []int64
@@ -93,7 +96,8 @@ const maxFailed = 1 << 21
 func newSearch(p *problem) *search {
 	n, m := p.n, len(p.live)
 	s := &search{
-		n: n, size: p.size, align: p.align, lo: p.lo, hi: p.hi,
+		score: make([]float64, n),
+		n:     n, size: p.size, align: p.align, lo: p.lo, hi: p.hi,
 		rank: make([]int32, n), twin: make([]int32, n),
 		offset: make([]int64, n), low: make([]int64, n),
 		floor: make([]int64, m), total: make([]int64, m), cuts: make([]int32, m), stamp: make([]int32, m),
@@ -112,29 +116,39 @@ func newSearch(p *problem) *search {
 			}
 		}
 	}
-	return s
-}
-
-// run searches with the given order of preference, for at most most steps.
-func (s *search) run(capacity int64, order []int32, most int64) outcome {
-	s.capacity, s.most, s.steps, s.nodes = capacity, most, 0, 0
-	s.failed = make(map[hash]struct{})
-	for r, b := range order {
-		s.rank[b] = int32(r)
-		s.offset[b], s.low[b] = -1, 0
-	}
 	type kind struct {
 		lo, hi      int32
 		size, align int64
 	}
 	last := make(map[kind]int32)
-	for _, b := range order {
+	for b := range int32(n) {
 		k := kind{s.lo[b], s.hi[b], s.size[b], s.align[b]}
 		s.twin[b] = -1
 		if t, ok := last[k]; ok {
 			s.twin[b] = t
 		}
 		last[k] = b
+	}
+	return s
+}
+
+// taste is an order of preference among buffers that can go equally low: by
+// falling sum of the weighted logarithms of what the names say, plus base.
+type taste struct {
+	// total weighs the most bytes waiting in any of the buffer's sections.
+	total float64
+	// base is by buffer.
+	base []float64
+}
+
+// run searches with the given taste, for at most most steps.
+func (s *search) run(capacity int64, t taste, most int64) outcome {
+	s.capacity, s.taste, s.most, s.steps, s.nodes = capacity, t, most, 0, 0
+	s.failed = make(map[hash]struct{})
+	all := make([]int32, s.n)
+	for b := range all {
+		all[b] = int32(b)
+		s.rank[b], s.offset[b], s.low[b] = 0, -1, 0
 	}
 	s.placed, s.trail, s.floors = s.placed[:0], s.trail[:0], s.floors[:0]
 	clear(s.floor)
@@ -153,34 +167,69 @@ func (s *search) run(capacity int64, order []int32, most int64) outcome {
 			return impossible
 		}
 	}
-	return s.split(order, 0, int32(len(s.floor)), 0, -1)
+	return s.split(all, 0, int32(len(s.floor)), 0, -1)
 }
 
-// split solves the waiting buffers, given by rank, of sections [a, z): each
-// independent stretch on its own. The last buffer placed had (last, rank).
+// split solves the waiting buffers of sections [a, z), each independent stretch
+// on its own. The last buffer placed had (last, rank).
 func (s *search) split(waiting []int32, a, z int32, last int64, rank int32) outcome {
 	mark := len(s.arena)
 	defer func() { s.arena = s.arena[:mark] }()
-	for a < z {
-		e := a
-		for e < z-1 && s.cuts[e] > 0 {
-			e++
+	for from := a; from < z; {
+		to := from
+		for to < z-1 && s.cuts[to] > 0 {
+			to++
 		}
-		e++
-		from := len(s.arena)
+		to++
+		part := len(s.arena)
 		for _, b := range waiting {
-			if s.offset[b] < 0 && s.lo[b] >= a && s.hi[b] <= e {
+			if s.offset[b] < 0 && s.lo[b] >= from && s.hi[b] <= to {
 				s.arena = append(s.arena, b)
 			}
 		}
-		if part := s.arena[from:len(s.arena):len(s.arena)]; len(part) > 0 {
-			if r := s.node(part, a, e, last, rank); r != found {
+		if w := s.arena[part:len(s.arena):len(s.arena)]; len(w) > 0 {
+			r := found
+			if to-from < z-a || last == 0 && rank < 0 {
+				r = s.part(w, from, to, last)
+			} else {
+				r = s.node(w, from, to, last, rank)
+			}
+			if r != found {
 				return r
 			}
 		}
-		a = e
+		from = to
 	}
 	return found
+}
+
+// part solves an independent part with ranks that suit it.
+func (s *search) part(waiting []int32, a, z int32, last int64) outcome {
+	for _, b := range waiting {
+		s.arena = append(s.arena, s.rank[b])
+		var most int64
+		for _, t := range s.total[s.lo[b]:s.hi[b]] {
+			most = max(most, t)
+		}
+		s.score[b] = s.taste.total*math.Log(float64(most)) + s.taste.base[b]
+		s.steps += int64(s.hi[b]-s.lo[b]) / 8
+	}
+	old := s.arena[len(s.arena)-len(waiting) : len(s.arena) : len(s.arena)]
+	for _, b := range waiting {
+		s.arena = append(s.arena, b)
+	}
+	order := s.arena[len(s.arena)-len(waiting) : len(s.arena) : len(s.arena)]
+	slices.SortFunc(order, func(x, y int32) int {
+		return cmp.Or(cmp.Compare(s.score[y], s.score[x]), cmp.Compare(x, y))
+	})
+	for r, b := range order {
+		s.rank[b] = int32(r)
+	}
+	r := s.node(waiting, a, z, last, -1)
+	for i, b := range waiting {
+		s.rank[b] = old[i]
+	}
+	return r
 }
 
 // passed reports that b may no longer be placed at its low.
@@ -300,55 +349,58 @@ func (s *search) put(b, a, z int32) (hat, ok bool) {
 		from, to = min(from, s.lo[q]), max(to, s.hi[q])
 	}
 	s.steps += int64(len(s.overlaps[b])) / 2
-	for k := from; k < to; k++ {
-		if s.stamp[k] == s.stamps && s.total[k] > 0 && !s.bound(k, o) {
+	for k := a; k < z; k++ {
+		if s.total[k] > 0 && (max(s.floor[k], o)+s.total[k] > s.capacity || s.stamp[k] == s.stamps && !s.fits(k, o)) {
 			return hat, false
 		}
 	}
-	for k := a; k < z; k++ {
-		if max(s.floor[k], o)+s.total[k] > s.capacity && s.total[k] > 0 {
+	for k := from; k < to; k++ {
+		if s.stamp[k] == s.stamps && s.total[k] > 0 && !s.stacks(k, o) {
 			return hat, false
 		}
 	}
 	return hat, true
 }
 
-// bound reports whether the waiting buffers of section k can still be stacked
-// within the capacity when none may be below last.
-func (s *search) bound(k int32, last int64) bool {
-	w := s.scratch[:0]
-	lowest, highest := int64(math.MaxInt64), int64(0)
+// fits reports whether the waiting buffers of section k can still be stacked
+// within the capacity when none may be below last: a quick answer that is too
+// hopeful where their lows differ.
+func (s *search) fits(k int32, last int64) bool {
+	lowest := int64(math.MaxInt64)
 	for _, q := range s.sections[k] {
 		if s.offset[q] < 0 {
-			l := max(s.low[q], last)
-			lowest, highest = min(lowest, l), max(highest, l)
-			w = append(w, release{l, s.size[q]})
+			lowest = min(lowest, s.low[q])
 		}
 	}
-	s.scratch = w
-	s.steps += int64(len(s.sections[k])) / 4
+	lowest = max(lowest, last)
+	s.steps += int64(len(s.sections[k])) / 8
 	if lowest > s.floor[k] {
 		s.floors = append(s.floors, change{k, s.floor[k]})
 		s.floor[k] = lowest
 	}
-	if lowest+s.total[k] > s.capacity {
-		return false
-	}
-	if highest+s.total[k] <= s.capacity {
-		return true
-	}
-	// In order of low, from the top: what starts at or above low x ends no
-	// lower than x plus their sizes.
-	slices.SortFunc(w, func(x, y release) int {
-		if x.low < y.low {
-			return -1
+	return lowest+s.total[k] <= s.capacity
+}
+
+// stacks is fits with the exact height of the stack.
+func (s *search) stacks(k int32, last int64) bool {
+	w := s.scratch[:0] // by low; one for each
+	for _, q := range s.sections[k] {
+		if s.offset[q] >= 0 {
+			continue
 		}
-		if x.low > y.low {
-			return 1
+		l := max(s.low[q], last)
+		i := len(w)
+		for i > 0 && w[i-1].low > l {
+			i--
 		}
-		return 0
-	})
-	s.steps += int64(len(w))
+		if i > 0 && w[i-1].low == l {
+			w[i-1].size += s.size[q]
+		} else {
+			w = slices.Insert(w, i, release{l, s.size[q]})
+		}
+	}
+	s.scratch = w
+	s.steps += int64(len(s.sections[k])) / 2
 	var end int64
 	for _, x := range w {
 		end = max(end, x.low) + x.size
