@@ -28,7 +28,7 @@ const (
 	maxCells = 1 << 27
 	maxPiece = 1 << 16
 	// maxTable bounds the table of scores by class, in entries.
-	maxTable = 1 << 22
+	maxTable = 1 << 24
 )
 
 // ratio is the exact relation of two values of the varied quantity, from < to.
@@ -137,7 +137,7 @@ type aligner struct {
 	r        ratio
 	a, b     []int32 // classes
 	ca, cb   []class
-	table    []int32 // score by class pair; nil when too large
+	table    []int32 // score by class pair, 0 = not yet known; nil when too large
 	dirs     []uint8
 	row, old []int32
 }
@@ -150,11 +150,6 @@ func align(ctx context.Context, a, b []alloc, r ratio) ([]int32, error) {
 	al.b, al.cb = classes(b)
 	if len(al.ca)*len(al.cb) <= maxTable {
 		al.table = make([]int32, len(al.ca)*len(al.cb))
-		for i, ca := range al.ca {
-			for j, cb := range al.cb {
-				al.table[i*len(al.cb)+j] = r.scoreClasses(ca, cb)
-			}
-		}
 	}
 	pairs := make([]int32, len(a))
 	for i := range pairs {
@@ -243,10 +238,15 @@ func (al *aligner) piece(ctx context.Context, i0, n, j0, m, half int, final bool
 			best, dir := int32(2*never), uint8(0)
 			if j > oldLo && j-1 <= oldHi {
 				var s int32
+				other := al.b[j0+j-1]
 				if scores != nil {
-					s = scores[al.b[j0+j-1]]
-				} else {
-					s = al.r.scoreClasses(al.ca[class], al.cb[al.b[j0+j-1]])
+					s = scores[other]
+				}
+				if s == 0 {
+					s = al.r.scoreClasses(al.ca[class], al.cb[other])
+					if scores != nil {
+						scores[other] = s
+					}
 				}
 				if s != never {
 					best, dir = old[j-1]+s, dirPair

@@ -18,6 +18,10 @@ const (
 	// refuseShare and warnShare are the shares of the bytes alive at the
 	// predicted peak that may be without an exact law.
 	refuseShare, warnShare = 0.25, 0.05
+	// manyScratches is the number of different sizes of scratch from which a
+	// library is taken to choose algorithms: BERT was seen to have up to 6,
+	// ResNet-50 22 and more.
+	manyScratches = 10
 	// MaxValue bounds the values that can be asked for.
 	MaxValue = 1 << 40
 )
@@ -32,7 +36,11 @@ type scenario struct {
 	// reference, -1 if it does not happen.
 	event []int32
 	peak  peak
-	notes Notes
+	// switches reports that a library chooses between algorithms: some scratch
+	// jumps between the recordings, or there is scratch of many sizes without
+	// an exact law.
+	switches bool
+	notes    Notes
 }
 
 // peak is the moment of the most requested bytes.
@@ -73,6 +81,14 @@ func (m *Model) scenarioFrom(value int64, ref int) (*scenario, error) {
 	if err := s.build(p); err != nil {
 		return nil, err
 	}
+	groups := make(map[uint32]bool)
+	for a := range s.fits {
+		if f := &s.fits[a]; p.allocs[a].short() && !f.certain() {
+			s.switches = s.switches || f.jump
+			groups[f.group] = true
+		}
+	}
+	s.switches = s.switches || len(groups) >= manyScratches
 	s.findPeak(p)
 	s.notes = append(s.notes, m.notes...)
 	m.rangeNotes(s)

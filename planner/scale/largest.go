@@ -101,7 +101,8 @@ func search(lo, hi int64, ok func(int64) (bool, error)) (int64, error) {
 }
 
 // fits reports whether the program completes at a value: with the laws' sizes
-// and in most runs with varied sizes, or, to be safe, in all runs with varied
+// and, where libraries choose algorithms, in most runs with varied sizes, or,
+// to be safe, in all runs with varied
 // sizes and addresses and a little less memory.
 func (m *Model) fits(ctx context.Context, value int64, cfg sim.Config, safe bool) (bool, error) {
 	s, err := m.scenario(value)
@@ -114,7 +115,7 @@ func (m *Model) fits(ctx context.Context, value int64, cfg sim.Config, safe bool
 	}
 	var runs []run
 	for _, r := range s.runs() {
-		if safe || !r.random {
+		if safe || r == (run{}) || s.switches && !r.random {
 			runs = append(runs, r)
 		}
 	}

@@ -14,7 +14,7 @@ const (
 	Constant     Law = iota
 	Proportional     // s = a·x
 	Square           // s = a·x², for lengths only
-	Affine           // s = a·x + b through three or more recordings
+	Affine           // s = a·x + b through three recordings or more, or a·(x+c) with whole a and c
 	Quadratic        // s = a·x² + b·x + c with whole, non-negative coefficients
 	Reduction        // a buffer whose size PyTorch's code determines
 	Saturated        // grew, and no longer does
@@ -41,6 +41,9 @@ type fit struct {
 	// low and high are the factors by which the size is varied for the bar;
 	// both 1 when it is certain.
 	low, high float64
+	// jump says that the recorded sizes shrink or grow faster than they should
+	// somewhere.
+	jump bool
 	// group is the same for all allocations that are varied together.
 	group uint32
 }
@@ -55,6 +58,9 @@ const (
 	lineLow, lineHigh = 0.95, 1.25
 	jumpLow, jumpHigh = 0.80, 1.50
 	rootSpread        = 0.04 // per unit of |ln(x/nearest)|
+	// steepest is the growth, in units of proportional growth, up to which a
+	// straight line is believed.
+	steepest = 1.1
 	// tinyUnmatched is the size up to which an allocation without partner is
 	// taken to be constant, in bytes.
 	tinyUnmatched = 4096
@@ -100,7 +106,7 @@ func fitSizes(ps []point, x int64, short, length bool) fit {
 		return int64(math.Round(float64(p.s) + t*(float64(q.s)-float64(p.s))))
 	}
 	between := p.x < x && x < q.x
-	if between && (q.s < p.s || growth > rel*1.1 && !length) {
+	if between && (q.s < p.s || growth > rel*steepest && !length) {
 		// A jump somewhere between: anything from one end to the other.
 		s := max(line(), 1)
 		return fit{size: s, law: Line, low: float64(min(p.s, q.s)) / float64(s), high: float64(max(p.s, q.s)) / float64(s)}
@@ -114,7 +120,7 @@ func fitSizes(ps []point, x int64, short, length bool) fit {
 			r = 1
 		}
 		return fit{size: max(int64(math.Round(r*r)), 1), law: Root, low: 1 - d, high: 1 + d}
-	case q.s >= p.s && growth <= rel*1.1:
+	case q.s >= p.s && growth <= rel*steepest:
 		s := line()
 		if s < 1 { // slightly steeper, below the recordings
 			s = scaled(near, x)
@@ -133,6 +139,21 @@ func fitSizes(ps []point, x int64, short, length bool) fit {
 		f.low, f.high = jumpLow, jumpHigh
 		return f
 	}
+}
+
+// grows reports that a law is one of steep growth.
+func (l Law) grows() bool { return l == Square || l == Quadratic }
+
+// jumps reports whether sizes shrink or grow much faster than in proportion
+// from one point to the next.
+func jumps(ps []point) bool {
+	for i, q := range ps[1:] {
+		p := ps[i]
+		if q.s < p.s || float64(q.s)*float64(p.x) > steepest*float64(p.s)*float64(q.x) {
+			return true
+		}
+	}
+	return false
 }
 
 func sure(size int64, law Law) fit { return fit{size: max(size, 1), law: law, low: 1, high: 1} }
@@ -171,7 +192,7 @@ func exactLaw(ps []point, x int64, length bool) (int64, Law, bool) {
 		s := float64(last.s) * (float64(x) / float64(last.x)) * (float64(x) / float64(last.x))
 		return int64(math.Round(s)), Square, true
 	case len(ps) < 3:
-		return 0, 0, false
+		return shifted(p, last, x)
 	}
 	q := ps[1]
 	affine := true
@@ -194,6 +215,29 @@ func exactLaw(ps []point, x int64, length bool) (int64, Law, bool) {
 		}
 	}
 	return 0, 0, false
+}
+
+// The range of c in a·(x+c): one token less (the next-token loss) to a prefix
+// of image tokens more.
+const minShift, maxShift = -8, 1024
+
+// shifted evaluates a·(x+c) through two points if a and c are whole, as for a
+// tensor over the tokens of a sequence and a few more. Two points do not prove
+// it, but a chance hit needs two divisions without remainder.
+func shifted(p, q point, x int64) (int64, Law, bool) {
+	dx, ds := q.x-p.x, q.s-p.s
+	if ds <= 0 || ds%dx != 0 {
+		return 0, 0, false
+	}
+	a := ds / dx
+	if p.s%a != 0 {
+		return 0, 0, false
+	}
+	c := p.s/a - p.x
+	if c < minShift || c > maxShift || x+c <= 0 || a > math.MaxInt64/(x+c) {
+		return 0, 0, false
+	}
+	return a * (x + c), Affine, true
 }
 
 // quadratic evaluates the parabola through the first three points if its
@@ -231,6 +275,12 @@ func quadratic(ps []point, x int64) (int64, bool) {
 func (m *Model) fitAll(ref int, x int64) []fit {
 	p := m.programs[ref]
 	fits := make([]fit, len(p.allocs))
+	if x == p.value {
+		for a := range fits {
+			fits[a] = sure(p.allocs[a].size, Constant)
+		}
+		return fits
+	}
 	red := m.reductions(ref, x)
 
 	// Equal tuples of sizes get equal fits: a chain of interned pairs numbers
@@ -292,7 +342,9 @@ func (m *Model) fitAll(ref int, x int64) []fit {
 
 func (m *Model) fitPoints(ps []point, x int64, short bool) fit {
 	if len(ps) > 1 {
-		return fitSizes(ps, x, short, m.opt.length())
+		f := fitSizes(ps, x, short, m.opt.length())
+		f.jump = f.law != Root && !f.law.grows() && jumps(ps)
+		return f
 	}
 	s := ps[0].s
 	if s <= tinyUnmatched || x == ps[0].x {
@@ -369,7 +421,7 @@ func (m *Model) reductions(ref int, x int64) map[int32]fit {
 		}
 		out[int32(a)] = f
 		if f.size == 0 {
-			out[int32(a)+1] = fit{law: Reduction, low: 1, high: 1}
+			out[int32(a)+1] = f
 		}
 	}
 	return out

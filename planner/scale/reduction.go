@@ -69,7 +69,7 @@ type reduction struct {
 // reductionOf recognises a buffer of size bytes followed by semaphores of sem
 // bytes. ok is false when they are not of that form.
 func reductionOf(size, sem int64) (r reduction, ok bool) {
-	if sem <= 0 || sem%4 != 0 || sem > 4*4096 || size <= sem || size%16 != 0 {
+	if sem <= 0 || sem%4 != 0 || sem > 4*4096 || size <= sem || size%4 != 0 {
 		return r, false
 	}
 	g := sem / 4
@@ -81,21 +81,12 @@ func reductionOf(size, sem int64) (r reduction, ok bool) {
 				continue
 			}
 			nc := size / (4 * w) // N·c
-			// N lies in (w·(g-1), w·g].
-			low := (nc + w*g - 1) / (w * g)
-			high := nc
-			if g > 1 {
-				high = (nc - 1) / (w * (g - 1))
-			}
-			for c := max(low, 2); c <= high && c < low+64; c++ {
-				if nc%c != 0 {
+			// N lies in (w·(g-1), w·g], and whole vectors are likeliest.
+			for n := w * g; n > w*(g-1); n-- {
+				if nc%n != 0 || nc/n < 2 || vector(n) != v || min(32, pow2(n/v)) != bx {
 					continue
 				}
-				n := nc / c
-				if n <= w*(g-1) || n > w*g || vector(n) != v || min(32, pow2(n/v)) != bx {
-					continue
-				}
-				return reduction{columns: n, unit: 4 * n * w, grid: g, by: threads / bx, blocks: c}, true
+				return reduction{columns: n, unit: 4 * n * w, grid: g, by: threads / bx, blocks: nc / n}, true
 			}
 		}
 	}

@@ -268,14 +268,23 @@ func (m *Model) Values() []int64 {
 // Notes are caveats about the recordings themselves.
 func (m *Model) Notes() []string { return slices.Clone(m.notes) }
 
-// reference is the recording nearest to the value in log distance, the larger
-// of two equally near.
+// reference is the recording whose order of requests a value gets: the nearest
+// in log distance, the larger of two equally near. Between two recordings it is
+// the larger if only that one has buffers of reductions that the value needs
+// too.
 func (m *Model) reference(value int64) int {
 	best, distance := 0, math.Inf(1)
 	for i, p := range m.programs {
 		d := math.Abs(math.Log(float64(p.value) / float64(value)))
 		if d <= distance*(1+1e-12) {
 			best, distance = i, d
+		}
+	}
+	if next := best + 1; m.programs[best].value < value && next < len(m.programs) {
+		for a, f := range m.reductions(next, value) {
+			if f.size > 0 && m.partner[next][best][a] < 0 {
+				return next
+			}
 		}
 	}
 	return best
