@@ -11,6 +11,7 @@ import (
 	"allocsim/policies/direct"
 	"allocsim/policies/rmm"
 	"allocsim/policies/stream"
+	"allocsim/policies/torch"
 )
 
 func init() {
@@ -22,4 +23,5 @@ func init() {
 	policies.Register(rmm.Fixed)
 	policies.Register(rmm.Pool)
 	policies.Register(stream.Registration)
+	policies.Register(torch.Registration)
 }

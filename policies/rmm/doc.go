@@ -18,6 +18,7 @@ package rmm
 
 import (
 	"fmt"
+	"math"
 
 	"allocsim/policies"
 	"allocsim/policies/internal/heap"
@@ -35,9 +36,9 @@ func share(env policies.Env, option string, size int64, fraction float64) (int64
 		return size, nil
 	}
 	free, total := env.Device.MemInfo()
-	if total <= 0 {
+	if free == math.MaxInt64 {
 		// An unlimited device may still say how large the real one is.
-		if free = env.Device.Total(); free <= 0 {
+		if free = total; free <= 0 {
 			return 0, fmt.Errorf("%s is a share of the free memory, but the device has no size; give one or write %s=BYTES", option, option)
 		}
 	}
