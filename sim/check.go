@@ -94,7 +94,7 @@ func (r *Runner) compare(ctx context.Context, tr *traces.Trace, cfg Config) (*Ch
 		if restored {
 			from = tr.StartEvents
 			for _, s := range tr.Start.Segments {
-				dev.Device.used += s.Size
+				dev.Device.mem.used += s.Size
 			}
 		}
 	}

@@ -13,16 +13,32 @@ import (
 // counts and costs of the calls made. Physical memory has no fragmentation
 // (it is paged), so a call succeeds exactly when enough bytes are free.
 type Device struct {
-	capacity int64 // math.MaxInt64 = unlimited
-	total    int64
-	used     int64
-	place    placer
-	nextVA   uint64 // next address-space reservation
-	cost     *CostTable
-	driver   Driver
+	mem    *memory
+	total  int64
+	place  placer
+	nextVA uint64 // next address-space reservation
+	cost   *CostTable
+	driver Driver
 }
 
 var _ policies.Device = (*Device)(nil)
+
+// memory is the physical memory of a device; processes on one card share it.
+type memory struct {
+	capacity int64 // bytes; math.MaxInt64 = unlimited
+	used     int64
+	peak     int64
+}
+
+// take claims size bytes, or fails.
+func (m *memory) take(size int64) error {
+	if size > m.capacity-m.used {
+		return policies.ErrOutOfMemory
+	}
+	m.used += size
+	m.peak = max(m.peak, m.used)
+	return nil
+}
 
 // placer decides where cudaMalloc puts a segment.
 type placer interface {
@@ -45,9 +61,9 @@ type DeviceConfig struct {
 
 // NewDevice returns an empty device.
 func NewDevice(c DeviceConfig) *Device {
-	d := &Device{capacity: c.Capacity, total: c.Total, nextVA: firstReservation, cost: c.Cost}
-	if d.capacity <= 0 {
-		d.capacity = math.MaxInt64
+	d := &Device{mem: &memory{capacity: c.Capacity}, total: c.Total, nextVA: firstReservation, cost: c.Cost}
+	if c.Capacity <= 0 {
+		d.mem.capacity = math.MaxInt64
 	}
 	if d.total <= 0 {
 		d.total = max(c.Capacity, 0)
@@ -73,10 +89,10 @@ func (d *Device) Total() int64 { return d.total }
 
 // MemInfo returns the bytes that the allocator can still get, and Total.
 func (d *Device) MemInfo() (free, total int64) {
-	if d.capacity == math.MaxInt64 {
+	if d.mem.capacity == math.MaxInt64 {
 		return math.MaxInt64, d.total
 	}
-	return d.capacity - d.used, d.total
+	return d.mem.capacity - d.mem.used, d.total
 }
 
 // Driver sums up the calls so far.
@@ -84,11 +100,13 @@ func (d *Device) Driver() Driver { return d.driver }
 
 // Malloc is cudaMalloc: whole granules of 2 MiB.
 func (d *Device) Malloc(size int64) (uint64, error) {
-	granules := roundUp(size, granule)
-	if size <= 0 || granules > d.capacity-d.used {
-		return 0, policies.ErrOutOfMemory
+	if size <= 0 {
+		return 0, fmt.Errorf("cudaMalloc of %d bytes", size)
 	}
-	d.used += granules
+	granules := roundUp(size, granule)
+	if err := d.mem.take(granules); err != nil {
+		return 0, err
+	}
 	d.driver.Mallocs++
 	d.driver.StallUS += d.cost.Malloc(size)
 	return d.place.alloc(granules), nil
@@ -97,7 +115,7 @@ func (d *Device) Malloc(size int64) (uint64, error) {
 // Free is cudaFree.
 func (d *Device) Free(addr uint64, size int64) error {
 	granules := roundUp(size, granule)
-	d.used -= granules
+	d.mem.used -= granules
 	d.driver.Frees++
 	d.driver.StallUS += d.cost.Free(size)
 	d.place.free(addr, granules)
@@ -120,10 +138,9 @@ func (d *Device) Release(uint64, int64) error { return nil }
 
 // Map backs whole pages with memory.
 func (d *Device) Map(_ uint64, size, page int64) error {
-	if size > d.capacity-d.used {
-		return policies.ErrOutOfMemory
+	if err := d.mem.take(size); err != nil {
+		return err
 	}
-	d.used += size
 	d.driver.Maps++
 	d.driver.StallUS += d.cost.Map(size/page, page)
 	return nil
@@ -131,7 +148,7 @@ func (d *Device) Map(_ uint64, size, page int64) error {
 
 // Unmap takes pages away.
 func (d *Device) Unmap(_ uint64, size, page int64) error {
-	d.used -= size
+	d.mem.used -= size
 	d.driver.Unmaps++
 	d.driver.StallUS += d.cost.Unmap(size/page, page)
 	return nil

@@ -138,3 +138,6 @@ func breakAtCommas(s string, width int) string {
 	}
 	return b.String()
 }
+
+// linesOf is breakAtCommas as a list.
+func linesOf(s string, width int) []string { return strings.Split(breakAtCommas(s, width), "\n") }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -112,7 +111,7 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 		case setting == "":
 			setting = "(default)"
 		}
-		lines := strings.Split(breakAtCommas(setting, 32), "\n")
+		lines := linesOf(setting, 32)
 		t.Row(what, peak, up, millis(float64(c.Driver.StallUS)), fmt.Sprint(c.NumAllocRetries), fmt.Sprint(c.NumOOMs), lines[0])
 		for _, l := range lines[1:] {
 			t.Row("", "", "", "", "", "", l)

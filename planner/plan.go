@@ -1,0 +1,338 @@
+package planner
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"allocsim/planner/gpus"
+	"allocsim/policies"
+	"allocsim/policies/torch"
+	"allocsim/policies/torch/conf"
+	"allocsim/sim"
+)
+
+// Granule is the step in which capacities are searched, in bytes: the driver
+// gives memory in these.
+const Granule = 2 << 20
+
+// PlanOptions steer Plan.
+type PlanOptions struct {
+	Tune TuneOptions
+	// Cards are the cards to judge, in the order wanted.
+	Cards []gpus.Card
+	// Prices are the user's own, by card name; may be nil.
+	Prices gpus.Prices
+}
+
+// MinCapacity is the smallest device that works, in bytes for the allocator.
+type MinCapacity struct {
+	// Bound is the most bytes that live at once.
+	Bound int64 `json:"bound"`
+	// Baseline and Best are the smallest capacities at which the job completes
+	// with the present and with the best setting; one granule less fails.
+	Baseline int64  `json:"baseline"`
+	Best     int64  `json:"best"`
+	BestConf string `json:"best_conf"`
+	// BaselineSafe and BestSafe are the smallest capacities found at which the
+	// job completes under every address order sampled.
+	BaselineSafe int64 `json:"baseline_safe"`
+	BestSafe     int64 `json:"best_safe"`
+}
+
+// CardVerdict says whether one card does.
+type CardVerdict struct {
+	Name string `json:"name"`
+	// Capacity is the card's bytes as CUDA reports them (0 = unknown), Usable
+	// what an allocator gets of it at least.
+	Capacity int64        `json:"capacity"`
+	Usable   int64        `json:"usable"`
+	Verdict  gpus.Verdict `json:"verdict"`
+	// Conf is the setting the verdict is for: the present one where that fits,
+	// else the best.
+	Conf string `json:"conf"`
+	// ReservedPeak and NumAllocRetries are those of a run on this card.
+	ReservedPeak    int64 `json:"reserved_peak"`
+	NumAllocRetries int64 `json:"num_alloc_retries"`
+	// Headroom is Usable less the smallest capacity that works.
+	Headroom int64 `json:"headroom"`
+	// WithBaseline is the verdict for the present setting.
+	WithBaseline gpus.Verdict `json:"with_baseline"`
+	Reason       string       `json:"reason"`
+	// Price is the user's own, null when not given.
+	Price     *float64 `json:"price,omitempty"`
+	PriceUnit string   `json:"price_unit,omitempty"`
+}
+
+// Planning is the answer of Plan.
+type Planning struct {
+	MinCapacity MinCapacity   `json:"min_capacity"`
+	GPUs        []CardVerdict `json:"gpus"`
+	Baseline    string        `json:"baseline_conf"`
+	Notes       []string      `json:"notes"`
+}
+
+// Plan finds the smallest capacity at which all jobs complete, one after the
+// other, with the present and with the best setting, and judges cards by it.
+// A capacity that works is simulated, never assumed from another.
+func Plan(ctx context.Context, jobs []Job, opts PlanOptions) (*Planning, error) {
+	if len(jobs) == 0 {
+		return nil, fmt.Errorf("plan: no trace")
+	}
+	p := &capacityPlan{opts: opts}
+	for _, j := range jobs {
+		// The question is about other devices than the recorded one.
+		j.Base.Capacity, j.Base.Limit, j.Base.Total, j.Base.Fraction = 0, 0, 0, 0
+		if j.Trace.Meta.Fraction > 0 && j.Trace.Meta.Fraction < 1 {
+			p.notes = append(p.notes, fmt.Sprintf("%s sets a memory fraction of %v; the plan assumes that the program drops it.", j.Trace.Source, j.Trace.Meta.Fraction))
+		}
+		p.notes = append(p.notes, j.Trace.Notes...)
+		if j.Recovered != nil {
+			p.notes = append(p.notes, j.Recovered.Inferred...)
+		}
+		p.jobs = append(p.jobs, j)
+	}
+	tuneJobs := slices.Clone(p.jobs)
+	tuning, err := Tune(ctx, tuneJobs, opts.Tune)
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	out := &Planning{GPUs: []CardVerdict{}, Baseline: tuning.Baseline.Conf}
+	out.MinCapacity.Bound = tuning.Bound
+	version := opts.Tune.Version
+	if version == (conf.Version{}) {
+		version = conf.Latest
+	}
+	baseline := &setting{conf: tuning.Baseline.Conf, spec: tuning.Baseline.spec}
+	if err := p.measure(ctx, baseline); err != nil {
+		return nil, err
+	}
+	best := baseline
+	for _, c := range p.contenders(tuning, version) {
+		if err := p.measure(ctx, c); err != nil {
+			return nil, err
+		}
+		if c.min < best.min {
+			best = c
+		}
+	}
+	for _, s := range []*setting{baseline, best} {
+		if err := p.measureSafe(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	out.MinCapacity.Baseline, out.MinCapacity.BaselineSafe = baseline.min, baseline.safe
+	out.MinCapacity.Best, out.MinCapacity.BestSafe, out.MinCapacity.BestConf = best.min, best.safe, best.conf
+	for _, card := range opts.Cards {
+		v, err := p.judge(ctx, card, baseline, best)
+		if err != nil {
+			return nil, err
+		}
+		out.GPUs = append(out.GPUs, v)
+	}
+	out.Notes = append([]string{}, p.notes...)
+	return out, nil
+}
+
+type capacityPlan struct {
+	jobs  []Job
+	opts  PlanOptions
+	notes []string
+}
+
+// setting is a configuration with the smallest capacities it needs.
+type setting struct {
+	conf      string
+	spec      *policies.Spec
+	peak      int64 // reserved on an unlimited device
+	min, safe int64
+}
+
+// contenders are the settings whose smallest capacity is worth measuring: the
+// best few of the search and plain expandable segments.
+func (p *capacityPlan) contenders(t *Tuning, v conf.Version) []*setting {
+	const most = 6
+	var out []*setting
+	seen := map[string]bool{t.Baseline.Conf: true}
+	for i := range t.Candidates {
+		c := &t.Candidates[i]
+		if len(out) < most && c.Completed && !c.last() && !c.Stopped && !seen[c.Conf] {
+			seen[c.Conf] = true
+			out = append(out, &setting{conf: c.Conf, spec: c.spec})
+		}
+	}
+	const expandable = "expandable_segments:True"
+	if spec, err := torch.Parse(expandable, v); err == nil && !seen[expandable] {
+		out = append(out, &setting{conf: expandable, spec: spec})
+	}
+	return out
+}
+
+// run runs all jobs at a capacity and reports whether they complete.
+func (p *capacityPlan) run(ctx context.Context, r *sim.Runner, s *setting, capacity int64, order uint64) (bool, []*sim.Result, error) {
+	var results []*sim.Result
+	for _, j := range p.jobs {
+		cfg := j.Base
+		cfg.Policy, cfg.Capacity, cfg.StopAtOOM = s.spec, capacity, capacity > 0
+		if order > 0 {
+			cfg.Addresses, cfg.Seed = sim.AddressesRandom, order
+		}
+		res, err := r.Run(ctx, j.Trace, cfg)
+		if err != nil {
+			return false, nil, err
+		}
+		results = append(results, res)
+		if !res.Completed {
+			return false, results, nil
+		}
+	}
+	return true, results, nil
+}
+
+// measure finds the smallest capacity that works: by halving, then by looking
+// below, because a smaller device can work where a larger one fails.
+func (p *capacityPlan) measure(ctx context.Context, s *setting) error {
+	var runner sim.Runner
+	_, results, err := p.run(ctx, &runner, s, 0, 0)
+	if err != nil {
+		return err
+	}
+	bound := int64(0)
+	for i, res := range results {
+		s.peak = max(s.peak, res.Stats.ReservedBytes[policies.All].Peak)
+		bound = max(bound, sim.Bound(p.jobs[i].Trace))
+	}
+	lo, hi := max(bound/Granule*Granule-Granule, 0), (s.peak+Granule-1)/Granule*Granule
+	works := func(capacity int64) (bool, error) {
+		ok, _, err := p.run(ctx, &runner, s, capacity, 0)
+		return ok, err
+	}
+	if s.min, err = smallest(lo, hi, works); err != nil {
+		return err
+	}
+	const probes = 16
+	for again := true; again; {
+		again = false
+		for k := int64(1); k <= probes; k++ {
+			c := lo + (s.min-lo)/Granule*k/(probes+1)*Granule
+			if c <= lo || c >= s.min {
+				continue
+			}
+			ok, err := works(c)
+			if err != nil {
+				return err
+			}
+			if ok {
+				if s.min, err = smallest(lo, c, works); err != nil {
+					return err
+				}
+				again = true
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// smallest halves between a capacity that fails and one that works until they
+// are one granule apart.
+func smallest(fails, worksAt int64, works func(int64) (bool, error)) (int64, error) {
+	for worksAt-fails > Granule {
+		mid := fails + (worksAt-fails)/2/Granule*Granule
+		ok, err := works(mid)
+		if err != nil {
+			return 0, err
+		}
+		if ok {
+			worksAt = mid
+		} else {
+			fails = mid
+		}
+	}
+	return worksAt, nil
+}
+
+// measureSafe finds the smallest capacity from min on that works under every
+// address order sampled.
+func (p *capacityPlan) measureSafe(ctx context.Context, s *setting) error {
+	all := func(capacity int64) (bool, error) {
+		results := make([]bool, sim.SpanOrders)
+		err := parallel(ctx, p.opts.Tune.Workers, len(results), nil, func(ctx context.Context, r *sim.Runner, k int) error {
+			ok, _, err := p.run(ctx, r, s, capacity, uint64(k+1))
+			results[k] = ok
+			return err
+		})
+		return !slices.Contains(results, false), err
+	}
+	ok, err := all(s.min)
+	if err != nil {
+		return err
+	}
+	if ok {
+		s.safe = s.min
+		return nil
+	}
+	// A capacity of the largest peak of any order works for all of them.
+	top := s.min
+	for _, j := range p.jobs {
+		cfg := j.Base
+		cfg.Policy = s.spec
+		span, err := sim.SampleSpan(ctx, j.Trace, cfg, p.opts.Tune.Workers)
+		if err != nil {
+			return err
+		}
+		top = max(top, (span.ReservedPeak[1]+Granule-1)/Granule*Granule)
+	}
+	s.safe, err = smallest(s.min, top, all)
+	return err
+}
+
+// judge gives the verdict for one card: the present setting if that fits, else
+// the best one.
+func (p *capacityPlan) judge(ctx context.Context, card gpus.Card, baseline, best *setting) (CardVerdict, error) {
+	v := CardVerdict{Name: card.Name, Capacity: card.Total, Conf: baseline.conf}
+	if price, ok := p.opts.Prices[card.Name]; ok {
+		v.Price, v.PriceUnit = &price.Amount, price.Unit
+	}
+	s := baseline
+	a := card.Assess(baseline.safe)
+	v.WithBaseline = a.Verdict
+	if better := card.Assess(best.safe); a.Verdict != gpus.Fits && rank(better.Verdict) < rank(a.Verdict) {
+		s, a = best, better
+	}
+	v.Conf, v.Usable, v.Verdict, v.Headroom, v.Reason = s.conf, a.Usable, a.Verdict, a.Headroom, a.Reason
+	if v.Usable <= 0 || a.Verdict == gpus.No || a.Verdict == gpus.Unknown {
+		v.ReservedPeak = s.peak
+		return v, nil
+	}
+	var runner sim.Runner
+	ok, results, err := p.run(ctx, &runner, s, v.Usable, 0)
+	if err != nil {
+		return v, err
+	}
+	for _, res := range results {
+		v.ReservedPeak = max(v.ReservedPeak, res.Stats.ReservedBytes[policies.All].Peak)
+		v.NumAllocRetries += res.Stats.NumAllocRetries
+	}
+	if !ok && v.Verdict == gpus.Fits {
+		// More memory does not always help; believe the run.
+		v.Verdict = gpus.Tight
+		v.Reason = "works on a smaller device, but not at this card's exact size: the order of releases decides"
+	}
+	return v, nil
+}
+
+func rank(v gpus.Verdict) int {
+	switch v {
+	case gpus.Fits:
+		return 0
+	case gpus.Tight:
+		return 1
+	case gpus.Unknown:
+		return 3
+	}
+	return 2
+}
