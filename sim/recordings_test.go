@@ -2,6 +2,7 @@ package sim_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -190,4 +191,14 @@ func TestWhatIf(t *testing.T) {
 			t.Errorf("%s: reserved peak %d, want %d", name, got, want)
 		}
 	}
+}
+
+// tryLoad reads the first of some files that exists; nil if none does.
+func tryLoad(t testing.TB, paths ...string) *traces.Trace {
+	for _, p := range paths {
+		if _, err := os.Stat(p); err == nil {
+			return load(t, p)
+		}
+	}
+	return nil
 }
