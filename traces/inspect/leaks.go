@@ -1,0 +1,299 @@
+package inspect
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"allocsim/internal/bytesize"
+	"allocsim/internal/plural"
+	"allocsim/traces"
+)
+
+// Leak is memory that grows by iteration.
+type Leak struct {
+	// BytesPerIteration is the requested bytes that each iteration leaves
+	// behind, on average.
+	BytesPerIteration int64 `json:"bytes_per_iteration"`
+	// SinceUS is when the first of them was allocated, in µs since the start
+	// of the trace.
+	SinceUS int64 `json:"since_us"`
+	// Where is the call site, or the size of the requests.
+	Where string `json:"where"`
+	// ProjectedOOMUS is when all leaks together will have used up the
+	// capacity, in µs since the start of the trace, if the program goes on as
+	// it did; 0 without a capacity.
+	ProjectedOOMUS int64 `json:"projected_oom_us,omitempty"`
+	// Iterations is how many left something behind, Blocks how many
+	// allocations in all.
+	Iterations int `json:"iterations"`
+	Blocks     int `json:"blocks"`
+}
+
+// LeakReport is the result of FindLeaks.
+type LeakReport struct {
+	Leaks []Leak
+	// Iterations are those by which growth was judged.
+	Iterations Iterations
+	// Note says why nothing could be judged; empty otherwise.
+	Note string
+}
+
+const (
+	// The last iterations may hold what the next ones still free (prefetched
+	// batches, the last output), the first one makes what stays for good
+	// (optimizer states): neither is evidence.
+	youngIterations = 2
+	warmIterations  = 1
+	// minLeaking is how many iterations must have left something behind.
+	minLeaking = 4
+	// minJudged is how many iterations there must be to judge at all.
+	minJudged = minLeaking + youngIterations + warmIterations
+)
+
+// FindLeaks finds what every iteration (or every third, say) leaves behind: at
+// the last bound of the iterations (see FindIterations), which blocks of which
+// call site or size live, and in which iteration each was allocated. In a
+// program without a leak these are the iterations around the first and the
+// last; a leak has some from iterations all along, up to the end. capacity is
+// the bytes available to the allocator, for the projection; 0 = unknown.
+func FindLeaks(t *traces.Trace, capacity int64) LeakReport {
+	r := LeakReport{Iterations: FindIterations(t)}
+	it := &r.Iterations
+	n := it.Count()
+	if n < minJudged {
+		if n == 0 {
+			r.Note = "Leaks are judged by iteration, and the trace shows none: neither marks of the program nor a repeating pattern of requests."
+		} else {
+			r.Note = fmt.Sprintf("Leaks are judged by iteration, and the trace has only %d; record at least %d.", n, minJudged)
+		}
+		return r
+	}
+	end := it.Bounds[n]
+	size := make([]int64, t.NumBlocks)
+	birth := make([]int32, t.NumBlocks) // event of the allocation, -1 = not live
+	for i := range birth {
+		birth[i] = -1
+	}
+	var live, peak int64 // peak: in the last whole iteration
+	for i := range end {
+		e := &t.Events[i]
+		switch e.Kind {
+		case traces.Alloc:
+			size[e.ID], birth[e.ID] = e.Size, int32(i)
+			live += e.Size
+		case traces.Free, traces.FreeRequested:
+			birth[e.ID] = -1
+			live -= size[e.ID]
+		}
+		if i >= it.Bounds[n-1] {
+			peak = max(peak, live)
+		}
+	}
+
+	type key struct {
+		site   string
+		size   int64
+		stream uint16
+	}
+	type group struct {
+		key
+		bytes  []int64 // left behind, by iteration
+		blocks []int   // the same
+		first  int32   // event of the first block
+		lo, hi int64   // sizes
+	}
+	sites := newSiteNames(t)
+	judged := n - youngIterations
+	groups := make(map[key]*group)
+	var order []*group // by first allocation: a fixed order
+	put := func(k key, id traces.BlockID, j int) {
+		g := groups[k]
+		if g == nil {
+			g = &group{key: k, bytes: make([]int64, judged), blocks: make([]int, judged), first: birth[id], lo: size[id], hi: size[id]}
+			groups[k] = g
+			order = append(order, g)
+		}
+		g.first = min(g.first, birth[id])
+		if j < warmIterations {
+			// No evidence, but the beginning if later ones are.
+			return
+		}
+		g.bytes[j] += size[id]
+		g.blocks[j]++
+		g.lo, g.hi = min(g.lo, size[id]), max(g.hi, size[id])
+	}
+	for id, b := range birth {
+		if b < 0 {
+			continue
+		}
+		j := it.at(int(b))
+		if j >= judged {
+			continue
+		}
+		k := key{site: sites.of(traces.BlockID(id))}
+		if k.site == "" {
+			if j < 0 {
+				continue // parameters may have any size
+			}
+			e := &t.Events[b]
+			k.size, k.stream = e.Size, e.Stream
+		}
+		put(k, traces.BlockID(id), j)
+	}
+	if !it.Marked && !breathes(t, it, size) && !trains(t, it, size) {
+		// What repeats only adds: so do layers whose outputs wait for the
+		// backward pass, as when memory runs out in the first forward pass.
+		r.Note = "Every part of the trace that repeats only adds memory; without marks of the program this may be layers as well as a leak, so none is reported."
+		return r
+	}
+	var total float64 // bytes per iteration
+	report := func(g *group, from int, where string) {
+		l := Leak{Where: where, SinceUS: t.Events[g.first].TimeUS}
+		var sum int64
+		for j := from; j < judged; j++ {
+			sum += g.bytes[j]
+			l.Blocks += g.blocks[j]
+			if g.blocks[j] > 0 {
+				l.Iterations++
+			}
+		}
+		per := float64(sum) / float64(judged-from)
+		l.BytesPerIteration = max(1, int64(per+0.5))
+		total += per
+		r.Leaks = append(r.Leaks, l)
+	}
+	// What no group explains may be a leak of sizes that differ each time.
+	rest := &group{bytes: make([]int64, judged), blocks: make([]int, judged), first: -1}
+	for _, g := range order {
+		if from, ok := leaking(g.blocks); ok {
+			where := g.site
+			if where == "" {
+				where = fmt.Sprintf("requests of %d B (%s)", g.size, bytesize.Format(g.size))
+				if t.Stacks != nil {
+					where += " without a call site"
+				}
+				if s := t.Streams[g.stream]; s != 0 {
+					where += fmt.Sprintf(" on stream %#x", s)
+				}
+			}
+			report(g, from, where)
+			continue
+		}
+		if g.site != "" {
+			continue
+		}
+		for j := range judged {
+			rest.bytes[j] += g.bytes[j]
+			rest.blocks[j] += g.blocks[j]
+		}
+		if !slices.ContainsFunc(g.blocks, func(n int) bool { return n > 0 }) {
+			continue
+		}
+		if rest.first < 0 {
+			rest.first, rest.lo, rest.hi = g.first, g.lo, g.hi
+		}
+		rest.first, rest.lo, rest.hi = min(rest.first, g.first), min(rest.lo, g.lo), max(rest.hi, g.hi)
+	}
+	if from, ok := leaking(rest.blocks); ok && every(rest.blocks[from:]) {
+		report(rest, from, fmt.Sprintf("requests of varying size, %s to %s", bytesize.Format(rest.lo), bytesize.Format(rest.hi)))
+	}
+	if capacity > 0 && total > 0 {
+		last := t.Events[end].TimeUS
+		per := float64(last-t.Events[it.Bounds[0]].TimeUS) / float64(n)
+		left := max(0, float64(capacity-peak)/total)
+		at := float64(last) + left*per
+		for i := range r.Leaks {
+			r.Leaks[i].ProjectedOOMUS = int64(min(at, 1<<62))
+		}
+	}
+	slices.SortStableFunc(r.Leaks, func(x, y Leak) int { return cmp.Compare(y.BytesPerIteration, x.BytesPerIteration) })
+	return r
+}
+
+// breathes reports whether within the middle iteration live memory falls, from
+// its highest, by at least as much as it grows over the iteration: as it does
+// when a forward pass is followed by a backward pass, or an inference by the
+// next.
+func breathes(t *traces.Trace, it *Iterations, size []int64) bool {
+	var fell, grew []int64
+	for k := range it.Count() {
+		var live, peak int64
+		for i := it.Bounds[k]; i < it.Bounds[k+1]; i++ {
+			switch e := &t.Events[i]; e.Kind {
+			case traces.Alloc:
+				live += size[e.ID]
+			case traces.Free, traces.FreeRequested:
+				live -= size[e.ID]
+			}
+			peak = max(peak, live)
+		}
+		fell, grew = append(fell, peak-live), append(grew, live)
+	}
+	slices.Sort(fell)
+	slices.Sort(grew)
+	return fell[len(fell)/2] >= grew[len(grew)/2]
+}
+
+// trains reports whether the middle iteration makes a block for a good part of
+// those that lived before the loop, size by size: the gradients of the
+// parameters. A layer makes few of them.
+func trains(t *traces.Trace, it *Iterations, size []int64) bool {
+	old := make(map[int64]int)
+	for _, e := range t.Events[:it.Bounds[0]] {
+		switch e.Kind {
+		case traces.Alloc:
+			old[e.Size]++
+		case traces.Free, traces.FreeRequested:
+			old[size[e.ID]]--
+		}
+	}
+	total, matched := 0, 0
+	for _, n := range old {
+		total += n
+	}
+	k := it.Count() / 2
+	for _, e := range t.Events[it.Bounds[k]:it.Bounds[k+1]] {
+		if e.Kind == traces.Alloc && old[e.Size] > 0 {
+			old[e.Size]--
+			matched++
+		}
+	}
+	return total >= minJudged && float64(matched) >= minGradients*float64(total)
+}
+
+// minGradients allows for optimizer states among what lived before, and is well
+// above the share of one layer in minJudged.
+const minGradients = 0.3
+
+// leaking judges, from how many blocks each iteration left behind, whether they
+// do so regularly and to the end; from is the first of them.
+func leaking(blocks []int) (from int, ok bool) {
+	var at []int
+	for j, n := range blocks {
+		if n > 0 {
+			at = append(at, j)
+		}
+	}
+	if len(at) < minLeaking {
+		return 0, false
+	}
+	gaps := make([]int, len(at)-1)
+	for i := range gaps {
+		gaps[i] = at[i+1] - at[i]
+	}
+	sorted := slices.Sorted(slices.Values(gaps))
+	median := sorted[len(sorted)/2]
+	if sorted[len(sorted)-1] > 2*median || len(blocks)-1-at[len(at)-1] > 2*median {
+		return 0, false
+	}
+	return at[0], true
+}
+
+// every reports that no iteration is empty.
+func every(blocks []int) bool { return !slices.Contains(blocks, 0) }
+
+// String is one line for people.
+func (l Leak) String() string {
+	return fmt.Sprintf("%s per iteration at %s (%s)", bytesize.Format(l.BytesPerIteration), l.Where, plural.Of(l.Blocks, "block"))
+}
