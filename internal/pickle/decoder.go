@@ -469,10 +469,8 @@ func (d *Decoder) rare(op byte) error {
 		// The container goes below the values that follow the mark.
 		d.stack = append(d.stack, 0)
 		copy(d.stack[m+1:], d.stack[m:])
-		for i := range d.open {
-			if int(d.open[i].at) >= m {
-				d.open[i].at++
-			}
+		for i := len(d.open) - 1; i >= 0 && int(d.open[i].at) >= m; i-- {
+			d.open[i].at++
 		}
 		return d.collect(m, op == opDict)
 	case opEmptyTuple:

@@ -58,10 +58,11 @@ type converter struct {
 	caches   []int64   // empty_cache calls, µs since the epoch, ascending
 	settings map[string]string
 
-	requested, completed bool // which kinds of free the trace has
-	poolIDs              bool // entries carry pool ids
-	noAllocs             bool // frees without a single alloc
-	noSegments           bool // no segment_alloc or segment_map
+	requested, completed bool                // which kinds of free the trace has
+	poolIDs              bool                // entries carry pool ids
+	moved                struct{ at, n int } // by restoreOrder
+	noAllocs             bool                // frees without a single alloc
+	noSegments           bool                // no segment_alloc or segment_map
 	privates             []private
 
 	notes []string
@@ -172,94 +173,108 @@ func (m *memory) inSegment(addr, end uint64) bool {
 
 // scan looks at the entries once: which kinds there are, and whether their
 // order is that of time.
-func (c *converter) scan() error {
-	var count [actOther + 1]int
+func (c *converter) scan() {
+	var kinds [actOther + 1]int
 	backwards := 0
 	last := int64(0)
 	for i := range c.n {
 		e := c.at(i)
-		count[e.action]++
+		kinds[e.action]++
 		c.poolIDs = c.poolIDs || e.pool != 0
 		if e.timeUS < last {
 			backwards++
 		}
 		last = e.timeUS
 	}
-	requested, completed := count[actFreeRequested], count[actFreeCompleted]
+	requested, completed := kinds[actFreeRequested], kinds[actFreeCompleted]
 	c.requested, c.completed = requested > 0, completed > 0
 	switch {
-	case requested > 0 && completed == 0 && requested == c.pendingAtEnd():
-		c.completed = true // nothing has completed yet
+	case completed == 0 && c.nothingCompleted():
+		c.completed = true // recorded, but none has happened
 	case requested > 0 && completed == 0:
 		c.note("No free_completed is recorded (skip_actions): every free is taken to complete at once.")
-	case completed > 0 && requested == 0:
+	case requested == 0 && completed > 0:
 		c.note("No free_requested is recorded (skip_actions): every block is taken to be freed where its free completed.")
 	}
-	c.noAllocs = count[actAlloc] == 0 && requested+completed > 0
-	c.noSegments = count[actSegmentAlloc]+count[actSegmentMap] == 0
-	if c.noAllocs && !c.noSegments {
-		return c.fail(-1, false, "%s", noAllocs)
-	}
-	if n := count[actOther]; n > 0 {
-		c.note("%d trace entries of kinds that this version does not know are ignored.", n)
+	c.noAllocs = kinds[actAlloc] == 0 && requested+completed > 0
+	c.noSegments = kinds[actSegmentAlloc]+kinds[actSegmentMap] == 0
+	if n := kinds[actOther]; n > 0 {
+		c.note("Of the trace, %s of kinds that this version does not know are ignored.", count(n, "entry", "entries"))
 	}
 	if backwards > 0 {
 		c.restoreOrder(backwards)
 	}
-	return nil
 }
 
 const noAllocs = "the trace has frees but no alloc: it was recorded with skip_actions=[\"alloc\"] and cannot be replayed; record again without skipping alloc"
 
-func (c *converter) pendingAtEnd() int {
-	n := 0
+// nothingCompleted reports whether all frees of a trace without free_completed
+// are still pending at its end.
+func (c *converter) nothingCompleted() bool {
+	pending := make(map[uint64]bool)
 	for _, s := range c.segs {
 		for _, b := range c.rec.blocks[s.first:][:s.n] {
 			if b.state == traces.ActivePendingFree {
-				n++
+				pending[b.addr] = true
 			}
 		}
 	}
-	return n
+	for i := range c.n {
+		if e := c.at(i); e.action == actFreeRequested && !pending[e.addr] {
+			return false
+		}
+	}
+	return true
 }
 
 // restoreOrder puts entries back in the order of time. When the limit of
-// PyTorch's ring buffer was raised after it wrapped, the export consists of
-// pieces that are each in order but not one after the other (spec B4). If the
-// pieces overlap in time, the clock and not the buffer is at fault: then the
-// order of the file is kept.
+// PyTorch's ring buffer was raised after it wrapped, a piece from the middle
+// stands at the end of the export (spec B4). If no piece fits exactly, the
+// clock and not the buffer is at fault: then the order of the file is kept.
 func (c *converter) restoreOrder(backwards int) {
-	type piece struct {
-		first, n int
-		from, to int64
+	tail := 1
+	for ; tail < c.n && c.at(tail).timeUS >= c.at(tail-1).timeUS; tail++ {
 	}
-	var pieces []piece
-	for i := range c.n {
-		e := c.at(i)
-		if k := len(pieces) - 1; k >= 0 && e.timeUS >= pieces[k].to {
-			pieces[k].to = e.timeUS
-			pieces[k].n++
-			continue
-		}
-		pieces = append(pieces, piece{first: i, n: 1, from: e.timeUS, to: e.timeUS})
+	from, to := c.at(tail).timeUS, c.at(c.n-1).timeUS
+	at := 0
+	for ; at < tail && c.at(at).timeUS < to; at++ {
 	}
-	slices.SortStableFunc(pieces, func(a, b piece) int { return cmp.Compare(a.from, b.from) })
-	for i := 1; i < len(pieces); i++ {
-		if pieces[i].from < pieces[i-1].to {
-			c.note("time_us goes back at %d entries; the order of the file is kept.", backwards)
-			return
-		}
+	if backwards > 1 || (at > 0 && c.at(at-1).timeUS > from) {
+		c.note("time_us goes back at %s; the order of the file is kept.", count(backwards, "entry", "entries"))
+		return
 	}
-	sorted := make([]entry, 0, c.n)
-	for _, p := range pieces {
-		for i := range p.n {
-			sorted = append(sorted, *c.at(p.first + i))
-		}
+	c.rotate(at, tail, c.n)
+	c.moved.at, c.moved.n = at, c.n-tail
+	c.note("%s at the end of the trace belong before entry %d (the ring buffer's limit was raised after it wrapped) and were put there.", count(c.n-tail, "entry", "entries"), at)
+}
+
+// keepOrder undoes restoreOrder.
+func (c *converter) keepOrder() {
+	c.rotate(c.moved.at, c.moved.at+c.moved.n, c.n)
+	c.moved.n = 0
+	c.notes[len(c.notes)-1] = "time_us goes back at 1 entry; the order of the file is kept."
+}
+
+// rotate swaps the entries [a, b) and [b, end).
+func (c *converter) rotate(a, b, end int) {
+	first := make([]entry, 0, b-a)
+	for i := a; i < b; i++ {
+		first = append(first, *c.at(i))
 	}
-	for i := range sorted {
-		*c.at(i) = sorted[i]
+	for i := b; i < end; i++ {
+		*c.at(i - b + a) = *c.at(i)
 	}
-	c.note("The trace's %d pieces were not in the order of time (the ring buffer's limit was raised after it wrapped); they were put in order.", len(pieces))
+	for i := range first {
+		*c.at(a + end - b + i) = first[i]
+	}
+}
+
+// count is "1 entry" or "7 entries".
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // findPrivates lists the final segments of private pools and since when they
@@ -703,10 +718,10 @@ func (c *converter) final(o *output, m *memory) (*traces.State, error) {
 	}
 	if m != nil {
 		if n := m.segs.len(); n != len(c.segs) {
-			return nil, after("%d segments exist by the events, the file's final segments are %d", n, len(c.segs))
+			return nil, after("by the events there are %s, in the file's final state %d", count(n, "segment", "segments"), len(c.segs))
 		}
 		if n := m.live.len(); n != live {
-			return nil, after("%d blocks are live by the events, %d in the final segments", n, live)
+			return nil, after("by the events there are %s live, in the final segments %d", count(n, "block", "blocks"), live)
 		}
 	}
 	return st, nil

@@ -16,10 +16,10 @@ func Detect(head []byte) bool {
 	switch head[0] {
 	case 0x80: // PROTO, protocols 2 to 5; later ones have a clear error
 		return head[1] < 0x20
-	case '}', ']': // protocol 1: an empty dict or list, then BINPUT
+	case '}', ']': // protocol 1: an empty dict or list, then BINPUT or MARK
 		return head[1] == 'q' || head[1] == 'r' || head[1] == '('
-	case '(': // protocol 0: MARK DICT PUT or MARK LIST PUT
-		return (head[1] == 'd' || head[1] == 'l') && len(head) > 2 && head[2] == 'p'
+	case '(': // protocol 0: MARK DICT or MARK LIST, then PUT
+		return (head[1] == 'd' || head[1] == 'l') && (len(head) == 2 || head[2] == 'p')
 	}
 	return false
 }

@@ -45,9 +45,9 @@ func (c *converter) fromTheMiddle(con *contradiction) (*traces.Trace, error) {
 			bytes += b.requested
 		}
 	}
-	c.note("The beginning is missing: the start state is inferred by walking back from the final segments (%d segments, %d blocks of %d requested bytes were live before the first event). Results before the window are unknown.", len(start), blocks, bytes)
+	c.note("The beginning is missing: the start state is inferred by walking back from the final segments (%s and %s of %d requested bytes before the first event). Results before the window are unknown.", count(len(start), "segment", "segments"), count(blocks, "live block", "live blocks"), bytes)
 	if guessed > 0 {
-		c.note("The sizes of %d start blocks that are freed in the trace are inferred from later addresses or by rounding.", guessed)
+		c.note("The start state is partly inferred: the size of %s freed in the trace comes from later addresses or from rounding.", count(guessed, "block", "blocks"))
 	}
 	return t, nil
 }

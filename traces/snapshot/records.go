@@ -216,7 +216,6 @@ const (
 // snapshot say in flat tables.
 type records struct {
 	entries     entryStore
-	untimed     int // entries without time_us
 	frames      []frameKey
 	frameIndex  map[frameKey]int
 	stacks      stackTable
@@ -235,9 +234,12 @@ type records struct {
 	lastIndex   uint16
 	pools       []traces.PoolID
 
+	traceEntries int // of all devices
+
 	root      [4]pickle.Value // segments, device_traces, allocator_settings, external_annotations
 	rootSeen  [4]bool
 	hasRoot   bool
+	malformed error // of the first dict that could not be read
 	fieldVals [numKeys]pickle.Value
 }
 
@@ -258,7 +260,9 @@ func newRecords() *records {
 	}
 }
 
-// Dict implements pickle.Handler: the keys say what the dict is.
+// Dict implements pickle.Handler: the keys say what the dict is. One that is
+// malformed becomes opaque, and its error is kept for the case that it was
+// needed: newer versions add dicts of their own that share these keys.
 func (r *records) Dict(d *pickle.Decoder, pairs []pickle.Value) (pickle.Value, error) {
 	var seen uint64
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -267,6 +271,17 @@ func (r *records) Dict(d *pickle.Decoder, pairs []pickle.Value) (pickle.Value, e
 			seen |= 1 << id
 		}
 	}
+	v, err := r.dict(d, seen, pairs)
+	if err != nil {
+		if r.malformed == nil {
+			r.malformed = fmt.Errorf("pickle, byte %d: %w", d.Offset(), err)
+		}
+		return pickle.Opaque, nil
+	}
+	return v, nil
+}
+
+func (r *records) dict(d *pickle.Decoder, seen uint64, pairs []pickle.Value) (pickle.Value, error) {
 	has := func(key int) bool { return seen&(1<<key) != 0 }
 	switch {
 	case has(kAction):
@@ -413,8 +428,6 @@ func (r *records) entry(d *pickle.Decoder, seen uint64) (pickle.Value, error) {
 			return 0, err
 		}
 		e.timeUS = n
-	} else {
-		r.untimed++
 	}
 	var err error
 	if e.stream, err = r.stream(d, "a trace entry", seen); err != nil {
@@ -585,8 +598,6 @@ func (r *records) Seq(d *pickle.Decoder, acc pickle.Value, items []pickle.Value,
 		switch k {
 		case recList:
 			l, k = i, r.lists[i].of
-		case recStack:
-			return r.longStack(i, items)
 		default:
 			return pickle.Opaque, nil
 		}
@@ -601,6 +612,9 @@ func (r *records) Seq(d *pickle.Decoder, acc pickle.Value, items []pickle.Value,
 	}
 	switch k {
 	case recFrame:
+		if !last {
+			return pickle.Opaque, nil // thousands of frames are no call stack
+		}
 		return r.stack(items), nil
 	case recEntry, recBlock, recSegment, recAnnotate:
 		return r.run(k, l, items), nil
@@ -712,21 +726,6 @@ func (r *records) stack(items []pickle.Value) pickle.Value {
 		r.stacks.frames = append(r.stacks.frames, uint32(i))
 	}
 	return record(recStack, r.stacks.intern(start))
-}
-
-// longStack adds frames to a stack that came in several parts.
-func (r *records) longStack(i int, items []pickle.Value) (pickle.Value, error) {
-	start := len(r.stacks.frames)
-	r.stacks.frames = append(r.stacks.frames, r.stacks.get(i)...)
-	for _, v := range items {
-		k, i, ok := split(v)
-		if !ok || k != recFrame {
-			r.stacks.frames = r.stacks.frames[:start]
-			return pickle.Opaque, nil
-		}
-		r.stacks.frames = append(r.stacks.frames, uint32(i))
-	}
-	return record(recStack, r.stacks.intern(start)), nil
 }
 
 // stackTable interns lists of frame numbers. All frames lie in one slice.

@@ -44,6 +44,10 @@ type Options struct {
 	Sidecar *Sidecar
 	// Progress, if set, is called now and then with the bytes read so far.
 	Progress func(bytesRead int64)
+
+	// drop, in tests, says how many of a device's entries to ignore at the
+	// beginning.
+	drop func(entries int) int
 }
 
 // Read reads one snapshot from r, which must be decompressed already, and
@@ -97,11 +101,10 @@ func (r *records) recording(ctx context.Context, dec *pickle.Decoder, root pickl
 	case ok && k == recEmpty:
 		return nil, fmt.Errorf("the pickle is empty: no CUDA memory was in use when it was written; %s", howTo)
 	default:
-		what := root.Kind()
-		if ok {
-			what = "a dict or list"
+		if ok || r.malformed != nil {
+			return nil, r.wrong("the pickle holds a dict or list that is no memory snapshot, which has the keys segments and device_traces; " + howTo)
 		}
-		return nil, fmt.Errorf("the pickle holds %s that is no memory snapshot (a dict with the keys segments and device_traces); %s", what, howTo)
+		return nil, fmt.Errorf("the pickle holds %s and no memory snapshot (is it a model or an old torch.save file?); %s", root.Kind(), howTo)
 	}
 	perDevice, err := r.deviceTraces()
 	if err != nil {
@@ -122,6 +125,10 @@ func (r *records) recording(ctx context.Context, dec *pickle.Decoder, root pickl
 		if dev < len(perDevice) && perDevice[dev] >= 0 {
 			l := r.lists[perDevice[dev]]
 			c.first, c.n = l.start, l.n
+			if opts.drop != nil {
+				k := opts.drop(c.n)
+				c.first, c.n = c.first+k, c.n-k
+			}
 		}
 		if dev < len(segs) {
 			c.segs = segs[dev]
@@ -142,6 +149,15 @@ func (r *records) recording(ctx context.Context, dec *pickle.Decoder, root pickl
 	return out, nil
 }
 
+// wrong is the error for a part of the snapshot that has not the right form:
+// the malformed dict in it, if there was one.
+func (r *records) wrong(what string) error {
+	if r.malformed != nil {
+		return r.malformed
+	}
+	return errors.New(what)
+}
+
 // deviceTraces lists, for each device, its list of entries, -1 without any.
 func (r *records) deviceTraces() ([]int, error) {
 	v := r.root[1]
@@ -150,7 +166,7 @@ func (r *records) deviceTraces() ([]int, error) {
 	case !r.rootSeen[1] || v.IsNone() || (ok && k == recEmpty):
 		return nil, nil
 	case !ok || k != recNested:
-		return nil, errors.New("device_traces is no list of lists of trace entries")
+		return nil, r.wrong("device_traces is no list of lists of trace entries")
 	case len(r.nested[i]) > maxDevices:
 		return nil, fmt.Errorf("device_traces has %d devices; at most %d are supported", len(r.nested[i]), maxDevices)
 	}
@@ -161,11 +177,12 @@ func (r *records) deviceTraces() ([]int, error) {
 		case k == recEmpty:
 			out[dev] = -1
 		case r.lists[l].of != recEntry:
-			return nil, fmt.Errorf("device_traces[%d] is no list of trace entries", dev)
+			return nil, r.wrong(fmt.Sprintf("device_traces[%d] is no list of trace entries", dev))
 		case r.lists[l].used:
 			return nil, fmt.Errorf("device_traces[%d] shares its entries with another device", dev)
 		default:
 			r.lists[l].used = true
+			r.traceEntries += r.lists[l].n
 			out[dev] = l
 		}
 	}
@@ -179,7 +196,7 @@ func (r *records) finalSegments() ([][]segment, error) {
 	case !r.rootSeen[0] || (ok && k == recEmpty):
 		return nil, nil
 	case !ok || k != recList || r.lists[i].of != recSegment:
-		return nil, errors.New("segments is no list of segments")
+		return nil, r.wrong("segments is no list of segments")
 	}
 	l := r.lists[i]
 	var out [][]segment
@@ -203,24 +220,39 @@ func (c *converter) convert() (*traces.Trace, error) {
 	if c.n == 0 {
 		return c.stateOnly()
 	}
-	if err := c.scan(); err != nil {
-		return nil, err
-	}
+	c.scan()
 	c.findPrivates()
-	if len(c.caches) > 0 && c.at(c.n-1).timeUS == 0 {
-		c.note("The sidecar's empty_cache calls cannot be placed among entries without times and are left out.")
-		c.caches = nil
+	if c.at(c.n-1).timeUS == 0 {
+		c.note("The entries carry no time (PyTorch before 2.2): all events are at time 0.")
+		if len(c.caches) > 0 {
+			c.note("The sidecar's empty_cache calls cannot be placed without times and are left out.")
+			c.caches = nil
+		}
 	}
-	t, err := c.replay(nil)
-	var con *contradiction
-	if errors.As(err, &con) && con.early {
-		t, err = c.fromTheMiddle(con)
+	t, err := c.replayAny()
+	if err != nil && c.moved.n > 0 {
+		// The order of time contradicts itself: perhaps the clock is wrong.
+		c.keepOrder()
+		if t2, err2 := c.replayAny(); err2 == nil {
+			t, err = t2, nil
+		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	t.Notes = append(c.notes, t.Notes...)
 	return t, nil
+}
+
+// replayAny replays the entries from an empty allocator or, if that cannot be,
+// from the start state that they imply.
+func (c *converter) replayAny() (*traces.Trace, error) {
+	t, err := c.replay(nil)
+	var con *contradiction
+	if errors.As(err, &con) && con.early {
+		return c.fromTheMiddle(con)
+	}
+	return t, err
 }
 
 // stateOnly makes a trace without events from the final segments.
@@ -249,9 +281,6 @@ func (r *records) complete(dec *pickle.Decoder, out *traces.Recording, settings 
 	for _, t := range out.Devices {
 		m := &t.Meta
 		m.Settings = settings
-		if r.entries.n > 0 && r.untimed == r.entries.n {
-			t.Notes = append(t.Notes, "The entries carry no time (PyTorch before 2.2): all events are at time 0.")
-		}
 		if conf, ok := settings["PYTORCH_CUDA_ALLOC_CONF"]; ok {
 			m.Conf, m.ConfKnown = conf, true
 		}
@@ -265,7 +294,7 @@ func (r *records) complete(dec *pickle.Decoder, out *traces.Recording, settings 
 			}
 			m.Fraction, m.Torch, m.DeviceTotal = side.Fraction, side.Torch, side.DeviceTotal
 			m.DeviceName, _ = side.Device.(string)
-			if n := r.entries.n; side.TraceEntries > 0 && side.TraceEntries != n {
+			if n := r.traceEntries; side.TraceEntries > 0 && side.TraceEntries != n {
 				t.Notes = append(t.Notes, fmt.Sprintf("The sidecar speaks of %d trace entries, the snapshot has %d: it may belong to another recording.", side.TraceEntries, n))
 			}
 		}
