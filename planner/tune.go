@@ -14,6 +14,7 @@ import (
 	"allocsim/policies/torch/conf"
 	"allocsim/sim"
 	"allocsim/traces"
+	"allocsim/traces/inspect"
 )
 
 // TuneOptions steer Tune. The zero value is right for most.
@@ -133,7 +134,7 @@ type Tuning struct {
 // When ctx ends during the search, the best so far is returned with a note.
 func Tune(ctx context.Context, jobs []Job, opts TuneOptions) (*Tuning, error) {
 	started := time.Now()
-	t := &tuner{jobs: jobs, opts: opts, seen: make(map[conf.Config]int)}
+	t := &tuner{jobs: jobs, opts: opts, seen: make(map[conf.Config]int), iters: -1}
 	if err := t.prepare(); err != nil {
 		return nil, err
 	}
@@ -158,6 +159,7 @@ type tuner struct {
 	need    int64 // bound with the requests that failed in the recording
 	room    int64 // 0 = unlimited
 	done    int64
+	iters   int // iterations of all traces; -1 = not counted yet
 	// perturbed are changed traces, by run and job; made when first needed.
 	perturbed [][]*traces.Trace
 	total     int64
@@ -554,13 +556,16 @@ func (t *tuner) answer(ctx context.Context) *Tuning {
 	return out
 }
 
-// iterations counts the iterations that the traces mark.
+// iterations counts the iterations of all traces.
 func (t *tuner) iterations() int {
-	n := 0
-	for i := range t.jobs {
-		n += traces.Iterations(t.jobs[i].Trace)
+	if t.iters < 0 {
+		t.iters = 0
+		for i := range t.jobs {
+			it := inspect.FindIterations(t.jobs[i].Trace)
+			t.iters += it.Count()
+		}
 	}
-	return n
+	return t.iters
 }
 
 // verdict fills in Export, Verdict and Reason.

@@ -13,10 +13,7 @@
 // a trace therefore needs no map.
 package traces
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // Kind says what an [Event] asks of the allocator.
 type Kind uint8
@@ -274,22 +271,6 @@ func (t *Trace) CountByKind() map[string]int {
 		m[e.Kind.String()]++
 	}
 	return m
-}
-
-// Iterations counts the iterations that a trace's annotations mark: the named
-// ranges whose name but for its number occurs most often, such as
-// "ProfilerStep#3" or "step 12". 0 = none are marked.
-func Iterations(t *Trace) int {
-	count := make(map[string]int)
-	most := 0
-	for _, a := range t.Annotations {
-		stem := strings.TrimRight(a.Name, "0123456789")
-		if !a.End && stem != a.Name {
-			count[stem]++
-			most = max(most, count[stem])
-		}
-	}
-	return most
 }
 
 // Recording is everything a file holds: one trace per device.

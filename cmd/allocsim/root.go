@@ -42,7 +42,8 @@ To record a job: allocsim record --help`,
 	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "no notes, no progress")
 	root.SetFlagErrorFunc(flagError)
 	for _, add := range []func(*app) *cobra.Command{
-		newReplay, newCheck, newCompare, newTune, newPlan, newConf,
+		newInspect, newReplay, newCheck, newCompare, newTune, newPlan, newScale, newSynth,
+		newConvert, newConf, newDiagnose, newRecord,
 	} {
 		root.AddCommand(add(a))
 	}

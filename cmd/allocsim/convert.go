@@ -1,0 +1,82 @@
+package main
+
+import (
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"allocsim/sim"
+	"allocsim/traces/formats"
+	"allocsim/traces/perfetto"
+)
+
+func newConvert(a *app) *cobra.Command {
+	env := &environment{a: a}
+	cmd := &cobra.Command{
+		Use:   "convert IN OUT",
+		Short: "Convert a trace between formats",
+		Long: `Converts a trace to the format that OUT's name ends in:
+
+` + formatList() + `
+To OUT.perfetto.json go the curves of a simulation (reserved, allocated, active)
+as counter tracks, which Perfetto shows beside a kernel timeline: the recorded
+configuration, or that of --conf or --policy. What the format cannot carry is
+said, and stays with the file where it has room for notes.`,
+		Example: `  allocsim convert snapshot.pickle trace.csv
+  allocsim convert trace.csv trace.parquet
+  allocsim convert snapshot.pickle curves.perfetto.json --conf expandable_segments:True`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := env.parse(cmd); err != nil {
+				return err
+			}
+			if strings.HasSuffix(args[1], ".perfetto.json") {
+				return env.convertCurves(cmd, args[0], args[1])
+			}
+			tr, err := env.replayable(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			notes, err := formats.Write(cmd.Context(), args[1], tr)
+			if err != nil {
+				return err
+			}
+			a.notes(append(tr.Notes, notes...))
+			return nil
+		},
+	}
+	env.addPolicy(cmd)
+	env.addDevice(cmd)
+	return cmd
+}
+
+// formatList is the formats that can be written, for the help text.
+func formatList() string {
+	var b strings.Builder
+	for _, f := range formats.Formats() {
+		if f.Write {
+			b.WriteString("  " + strings.Join(f.Endings, ", ") + "  " + f.Title + "\n")
+		}
+	}
+	return b.String()
+}
+
+// convertCurves simulates and writes counter tracks.
+func (e *environment) convertCurves(cmd *cobra.Command, in, out string) error {
+	rec, cfg, err := e.recovered(cmd.Context(), in)
+	if err != nil {
+		return err
+	}
+	var s sim.Series
+	if _, err := sim.Run(cmd.Context(), rec.Trace, cfg, &s); err != nil {
+		return err
+	}
+	tracks := []perfetto.Track{
+		{Name: "reserved", TimeUS: s.TimeUS, Value: s.Reserved},
+		{Name: "allocated", TimeUS: s.TimeUS, Value: s.Allocated},
+		{Name: "active", TimeUS: s.TimeUS, Value: s.Active},
+	}
+	opts := perfetto.Options{Process: "allocsim: " + cfg.Policy.String(), ClockUS: rec.Trace.Meta.ClockUS}
+	return formats.WriteFile(out, func(w io.Writer) error { return perfetto.Write(cmd.Context(), w, opts, tracks) })
+}

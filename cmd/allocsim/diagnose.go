@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"allocsim/internal/table"
+	"allocsim/planner/diagnose"
+	"allocsim/policies/torch/conf"
+	"allocsim/sim"
+)
+
+// maxMessage bounds how much of a log is read, in bytes.
+const maxMessage = 64 << 20
+
+func newDiagnose(a *app) *cobra.Command {
+	env := &environment{a: a}
+	var text string
+	cmd := &cobra.Command{
+		Use:   "diagnose [FILE]",
+		Short: "Explain an out-of-memory message, or a snapshot that ends in one",
+		Long: `Reads an out-of-memory message of any PyTorch since 2018, of JAX, TensorFlow,
+CuPy or RMM, from a file, a whole log or standard input, and says what ran out:
+the card, the allocator's own holes, a limit, or memory that someone else
+holds; what would help, what would not, and what to run next. A snapshot that
+ends in an OOM works too.`,
+		Example: `  allocsim diagnose error.log
+  python train.py 2>&1 | allocsim diagnose
+  allocsim diagnose --text "CUDA out of memory. Tried to allocate 1.79 GiB …"
+  allocsim diagnose snapshot.pickle`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := env.parse(cmd); err != nil {
+				return err
+			}
+			opts := diagnose.Options{Conf: env.conf, ConfKnown: cmd.Flags().Changed("conf")}
+			if v, err := conf.ParseVersion(env.torch); err == nil {
+				opts.Version = v
+			}
+			var msg diagnose.Message
+			var err error
+			switch {
+			case text != "":
+				msg, err = diagnose.Parse(text)
+			case len(args) == 0 || args[0] == "-":
+				msg, err = a.message(a.stdin)
+			default:
+				msg, err = env.diagnosed(cmd.Context(), args[0], &opts)
+			}
+			if err != nil {
+				return err
+			}
+			return a.showDiagnosis(diagnose.Diagnose(msg, opts))
+		},
+	}
+	env.addTrace(cmd)
+	cmd.Flags().StringVar(&text, "text", "", "the message itself")
+	cmd.Flags().StringVar(&env.conf, "conf", "", "the configuration that was set")
+	return cmd
+}
+
+// message reads a message from a stream.
+func (a *app) message(r io.Reader) (diagnose.Message, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxMessage))
+	if err != nil {
+		return diagnose.Message{}, fmt.Errorf("read the message: %w", err)
+	}
+	return diagnose.Parse(string(data))
+}
+
+// diagnosed reads a file: a text with a message, or a recording.
+func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose.Options) (diagnose.Message, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return diagnose.Message{}, err
+	}
+	defer f.Close()
+	msg, err := e.a.message(f)
+	if err == nil {
+		return msg, nil
+	}
+	tr, openErr := e.open(ctx, path)
+	if openErr != nil {
+		if errors.Is(err, diagnose.ErrNoMessage) {
+			return msg, fmt.Errorf("%s: %w", path, err)
+		}
+		return msg, err
+	}
+	rec, err := sim.Recover(ctx, tr, sim.RecoverOptions{})
+	if err != nil {
+		return msg, err
+	}
+	res, err := sim.Run(ctx, rec.Trace, rec.Config())
+	if err != nil {
+		return msg, err
+	}
+	if len(res.OOMs) == 0 {
+		return msg, fmt.Errorf("%s has no out-of-memory event; allocsim tune %s says what its memory could be", path, path)
+	}
+	o := res.OOMs[0]
+	opts.Conf, opts.ConfKnown, opts.Trace = rec.Policy.Options, true, path
+	opts.Version = rec.Version
+	facts := diagnose.Facts{
+		Requested: o.Requested, Reserved: o.Reserved, Allocated: o.Allocated,
+		DeviceFree: o.DeviceFree, Total: tr.Meta.DeviceTotal, Limit: rec.Limit, LargestFree: o.LargestFree, GPU: tr.Device,
+	}
+	if o.DeviceFree == math.MaxInt64 && tr.Meta.DeviceTotal > 0 {
+		facts.DeviceFree = tr.Meta.DeviceTotal - o.Reserved
+	}
+	return diagnose.FromFacts(facts), nil
+}
+
+func (a *app) showDiagnosis(r diagnose.Report) error {
+	if a.json {
+		return a.printJSON(r)
+	}
+	a.printf("%s\n%s\n\n", a.strong(string(r.Verdict)), wrap(r.Reason, 80, ""))
+	t := table.New("", ">")
+	row := func(name string, n *int64) {
+		if n != nil {
+			t.Row(name, size(*n))
+		}
+	}
+	n := r.Numbers
+	row("requested", n.Requested)
+	row("total", n.Total)
+	row("free", n.Free)
+	row("allocated", n.Allocated)
+	row("reserved", n.Reserved)
+	row("reserved but unallocated", n.Unallocated)
+	row("in private pools", n.PrivatePools)
+	row("allowed", n.Allowed)
+	row("outside this allocator", n.Outside)
+	row("other processes", n.OtherProcesses)
+	row("largest free block", n.LargestFree)
+	row("short even without waste", n.Short)
+	if err := a.print(t); err != nil {
+		return err
+	}
+	a.printf("\n")
+	for i, s := range r.Advice {
+		a.printf("%s\n", wrap(fmt.Sprintf("%d. %s", i+1, s), 80, "   "))
+	}
+	if r.Next != "" {
+		a.printf("\nnext: %s\n", r.Next)
+	}
+	a.notes(r.Notes)
+	return nil
+}

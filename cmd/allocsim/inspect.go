@@ -1,0 +1,174 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"allocsim/internal/table"
+	"allocsim/sim"
+	"allocsim/traces"
+	"allocsim/traces/inspect"
+)
+
+// inspection is the JSON of inspect.
+type inspection struct {
+	inspect.Summary
+	Segments *sim.StateSummary `json:"segments,omitempty"`
+	Leaks    *[]inspect.Leak   `json:"leaks,omitempty"`
+	Top      *[]inspect.Holder `json:"top,omitempty"`
+}
+
+func newInspect(a *app) *cobra.Command {
+	env := &environment{a: a}
+	var leaks, top, infer bool
+	var rows int
+	cmd := &cobra.Command{
+		Use:   "inspect TRACE",
+		Short: "Show what is in a file: source, events, peaks, largest requests, leaks",
+		Long: `Shows what a file holds: where it comes from, the configuration it was recorded
+with, events by kind, streams and pools, peaks, the largest requests, OOMs, and
+what is missing or had to be inferred. A snapshot without history is shown as
+the segments it has.`,
+		Example: `  allocsim inspect snapshot.pickle
+  allocsim inspect snapshot.pickle --leaks     # is something growing?
+  allocsim inspect snapshot.pickle --top       # who holds the memory at the peak?`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := env.parse(cmd); err != nil {
+				return err
+			}
+			tr, err := env.open(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			out := inspection{Summary: inspect.Summarize(tr)}
+			if infer && len(tr.Events) > 0 {
+				rec, err := sim.Recover(cmd.Context(), tr, sim.RecoverOptions{})
+				if err != nil {
+					return err
+				}
+				out.Notes = append(out.Notes, rec.Inferred...)
+			}
+			if tr.Recorded != nil && tr.Recorded.Final != nil {
+				s := sim.SummarizeState(tr.Recorded.Final)
+				out.Segments = &s
+			}
+			if leaks {
+				r := inspect.FindLeaks(tr, int64(env.capacity))
+				found := append([]inspect.Leak{}, r.Leaks...)
+				out.Leaks = &found
+				if r.Note != "" {
+					out.Notes = append(out.Notes, r.Note)
+				}
+			}
+			if top {
+				holders := append([]inspect.Holder{}, inspect.Top(tr).Holders...)
+				out.Top = &holders
+			}
+			return a.showInspect(tr, &out, rows)
+		},
+	}
+	env.addTrace(cmd)
+	f := cmd.Flags()
+	f.BoolVar(&leaks, "leaks", false, "find memory that grows by iteration")
+	f.BoolVar(&top, "top", false, "say who holds the memory at the peak")
+	f.IntVar(&rows, "rows", 12, "rows in each list")
+	f.BoolVar(&infer, "infer", true, "find out what the recording does not say (empty_cache calls, limits)")
+	f.Var(&env.capacity, "capacity", "with --leaks: device memory, to say when it runs out")
+	return cmd
+}
+
+func (a *app) showInspect(tr *traces.Trace, s *inspection, rows int) error {
+	if a.json {
+		return a.printJSON(s)
+	}
+	t := table.New("", "")
+	t.Row("source", s.Source)
+	t.Row("format", s.Format)
+	if s.Torch != "" {
+		t.Row("PyTorch", s.Torch)
+	}
+	if s.DeviceName != "" || s.DeviceTotal > 0 {
+		t.Row("device", strings.TrimSpace(fmt.Sprintf("%d: %s %s", s.Device, s.DeviceName, sizeOr(s.DeviceTotal, ""))))
+	}
+	if s.Conf != nil {
+		t.Row("configuration", orDefault(*s.Conf))
+	}
+	if s.Fraction != nil {
+		t.Row("memory fraction", fmt.Sprint(*s.Fraction))
+	}
+	var kinds []string
+	for k := range s.Events {
+		kinds = append(kinds, k)
+	}
+	slices.Sort(kinds)
+	for i, k := range kinds {
+		label := ""
+		if i == 0 {
+			label = "events"
+		}
+		t.Row(label, fmt.Sprintf("%s %s", number(s.Events[k]), k))
+	}
+	if len(tr.Events) > 0 {
+		t.Row("streams, pools", fmt.Sprintf("%d, %d", s.Streams, s.Pools))
+		t.Row("duration", millis(float64(s.DurationUS)))
+		if s.Iterations > 0 {
+			t.Row("iterations", fmt.Sprintf("%d (%s)", s.Iterations, s.IterationsFrom))
+		}
+		p := s.Peak
+		if p.Reserved != nil {
+			t.Row("peak reserved", size(*p.Reserved))
+		}
+		t.Row("peak allocated", size(p.Allocated))
+		t.Row("peak active", size(p.Active))
+		t.Row("OOMs", fmt.Sprint(len(s.OOMs)))
+	}
+	if err := a.print(t); err != nil {
+		return err
+	}
+	if g := s.Segments; g != nil && len(tr.Events) == 0 {
+		a.printf("\n%s\n", a.strong("segments at the time of the snapshot"))
+		t := table.New("", "")
+		t.Row("segments", fmt.Sprintf("%d, %s", g.Count, size(g.Reserved)))
+		t.Row("allocated", fmt.Sprintf("%s in %s", size(g.Allocated), plural(g.Blocks, "block")))
+		t.Row("free", fmt.Sprintf("%s, largest block %s, stranded %s", size(g.Free), size(g.LargestFree), size(g.Stranded)))
+		t.Row("external fragmentation", percent(g.External))
+		if err := a.print(t); err != nil {
+			return err
+		}
+	}
+	if len(s.Largest) > 0 {
+		a.printf("\n%s\n", a.strong("largest requests"))
+		t := table.New(">size", ">times", ">first at", "where")
+		for _, r := range s.Largest[:min(rows, len(s.Largest))] {
+			t.Row(size(r.Size), fmt.Sprint(r.Count), millis(float64(r.TimeUS)), r.Where)
+		}
+		if err := a.print(t); err != nil {
+			return err
+		}
+	}
+	if s.Leaks != nil {
+		a.printf("\n%s\n", a.strong("memory that grows"))
+		if len(*s.Leaks) == 0 {
+			a.printf("none found\n")
+		}
+		for _, l := range *s.Leaks {
+			a.printf("%s\n", wrap(l.String(), 80, "    "))
+		}
+	}
+	if s.Top != nil {
+		a.printf("\n%s\n", a.strong("who holds the memory at the peak"))
+		t := table.New(">bytes", ">blocks", "lifetime", "where")
+		for _, h := range (*s.Top)[:min(rows, len(*s.Top))] {
+			t.Row(size(h.Bytes), number(h.Blocks), string(h.Lifetime), h.Where)
+		}
+		if err := a.print(t); err != nil {
+			return err
+		}
+	}
+	a.notes(s.Notes)
+	return nil
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"allocsim/traces/formats"
+	"allocsim/validate/record"
+)
+
+func newRecord(a *app) *cobra.Command {
+	var out string
+	plain, frames := record.Measured.MicrosecondsPerEvent()
+	cmd := &cobra.Command{
+		Use:   "record",
+		Short: "Print the Python module that records a job",
+		Long: fmt.Sprintf(`Prints a small Python module that records what your program asks of its
+allocator, from before the model exists, and writes the snapshot and its sidecar
+at the end and at the first out-of-memory error:
+
+    allocsim record -o %[1]s
+    # in your script, before anything touches the GPU:
+    import allocsim_record
+    allocsim_record.start("job")        # writes job.pickle and job.json
+    for batch in loader:
+        ...
+        allocsim_record.step()          # marks an iteration (optional)
+
+It needs PyTorch 2.1 or newer and nothing else. Cost, measured on %[2]s:
+%.2[3]f µs an event, %.2[4]f µs with frames=True (Python stacks), which say who holds
+the memory; about %.0[5]f bytes of host memory and %.0[6]f bytes of file an event.`,
+			record.FileName, record.Measured.Machine, plain, frames, record.Measured.HostBytes, record.Measured.FileBytes),
+		Example: `  allocsim record -o allocsim_record.py
+  allocsim record > allocsim_record.py`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if out == "" || out == "-" {
+				_, err := io.WriteString(a.stdout, record.Script)
+				return err
+			}
+			return formats.WriteFile(out, func(w io.Writer) error {
+				_, err := io.WriteString(w, record.Script)
+				return err
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&out, "output", "o", "", "write to a file (it must be called "+record.FileName+")")
+	return cmd
+}
