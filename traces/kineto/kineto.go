@@ -363,6 +363,7 @@ func (k *reader) trace(device int64, ev []event, zero int64) (*traces.Trace, err
 		breaks   int // totals that do not follow
 		lost     int // frees that are missing
 		sizes    int // frees of another size than the allocation
+		caches   int // empty_cache calls that Total Reserved shows
 		lastBase = int64(-1)
 	)
 	// What is freed without having been allocated was live at the start, and
@@ -402,14 +403,25 @@ func (k *reader) trace(device int64, ev []event, zero int64) (*traces.Trace, err
 	}
 	startEvents := b.Len()
 
+	place := placement{known: startEvents == 0}
+	if startEvents > 0 {
+		place.reserved = max(0, ev[0].reserved)
+	}
+	recorded := &traces.Recorded{}
 	for i := range ev {
 		e := &ev[i]
 		t := max(0, e.ts-zero) / 1000
+		if place.before(e, b.Len()) {
+			caches++
+			b.EmptyCache(t)
+		}
 		m.PeakReserved = max(m.PeakReserved, e.reserved)
 		m.PeakAllocated = max(m.PeakAllocated, e.allocated)
 		if e.oom {
 			if e.bytes > 0 {
 				b.OOM(t, e.bytes, stream, 0)
+				recorded.Addr = append(recorded.Addr, 0)
+				recorded.OOMDeviceFree = append(recorded.OOMDeviceFree, -1)
 			}
 			continue
 		}
@@ -428,13 +440,17 @@ func (k *reader) trace(device int64, ev []event, zero int64) (*traces.Trace, err
 				// The address proves that it was freed.
 				lost++
 				b.Free(t, old.id)
+				place.use(e.addr, -old.bytes)
 			}
 			live[e.addr] = liveBlock{b.Alloc(t, e.bytes, stream, 0), e.bytes}
+			recorded.Addr = append(recorded.Addr, e.addr)
+			place.use(e.addr, e.bytes)
 		case e.bytes < 0 && ok:
 			if old.bytes != -e.bytes {
 				sizes++
 			}
 			b.Free(t, old.id)
+			place.use(e.addr, -old.bytes)
 			delete(live, e.addr)
 		case e.bytes < 0:
 			lost++
@@ -446,6 +462,11 @@ func (k *reader) trace(device int64, ev []event, zero int64) (*traces.Trace, err
 	}
 	t.Format, t.Device, t.StartEvents = Format, int(device), startEvents
 	t.Meta = m
+	if place.known && breaks+lost+sizes == 0 {
+		recorded.Driver = place.driver
+		t.Recorded = recorded
+		notes = append(notes, "The allocator's segments are worked out from the addresses of the blocks and the steps of Total Reserved.")
+	}
 	t.Meta.ClockUS = zero / 1000
 	t.StartUS = (k.baseNS + zero) / 1000
 	if k.baseNS == 0 && t.StartUS < epochTime {
@@ -463,6 +484,9 @@ func (k *reader) trace(device int64, ev []event, zero int64) (*traces.Trace, err
 	}
 	if rest < 0 {
 		notes = append(notes, fmt.Sprintf("The trace frees %s more than its Total Allocated allows at the start: events are missing.", bytesize.Format(-rest)))
+	}
+	if caches > 0 {
+		notes = append(notes, fmt.Sprintf("%s inferred from where Total Reserved falls.", plural.Of(caches, "empty_cache call")))
 	}
 	if breaks > 0 {
 		notes = append(notes, fmt.Sprintf("At %d of %s Total Allocated does not follow from the one before: events are missing or out of order.", breaks, plural.Of(len(ev), "event")))

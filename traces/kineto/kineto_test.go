@@ -57,6 +57,14 @@ func dump(b *strings.Builder, t *traces.Trace, brief bool) {
 		}
 		fmt.Fprintf(b, "%d %s #%d %d\n", e.TimeUS, e.Kind, e.ID, e.Size)
 	}
+	if t.Recorded != nil {
+		for i, d := range t.Recorded.Driver {
+			if brief && i >= 5 {
+				break
+			}
+			fmt.Fprintf(b, "driver before %d: %s %#x %d\n", d.Before, d.Action, d.Addr, d.Size)
+		}
+	}
 	for _, a := range t.Annotations {
 		fmt.Fprintf(b, "annotation %+v\n", a)
 	}
@@ -83,8 +91,15 @@ func TestRecording(t *testing.T) {
 		t.Fatal(err)
 	}
 	tr := rec.Devices[0]
-	if len(tr.Events) != 5531 || tr.StartEvents != 0 || tr.Meta.PeakReserved != 742<<20 || len(tr.Notes) != 2 {
+	if len(tr.Events) != 5531 || tr.StartEvents != 0 || tr.Meta.PeakReserved != 742<<20 || len(tr.Notes) != 3 {
 		t.Errorf("%d events, %d start events, peak %d, notes %q", len(tr.Events), tr.StartEvents, tr.Meta.PeakReserved, tr.Notes)
+	}
+	var reserved int64
+	for _, d := range tr.Recorded.Driver {
+		reserved += d.Size
+	}
+	if len(tr.Recorded.Driver) != 70 || reserved != 742<<20 || len(tr.Recorded.Addr) != tr.NumBlocks {
+		t.Errorf("%d segments of %d bytes, %d addresses of %d blocks", len(tr.Recorded.Driver), reserved, len(tr.Recorded.Addr), tr.NumBlocks)
 	}
 }
 
