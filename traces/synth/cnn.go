@@ -149,8 +149,7 @@ func (n *resnet) begin(b batch) (*eager.Tensor, env) {
 	}
 	return n.module("stem", func() *eager.Tensor {
 		return e.Scope(func() *eager.Tensor {
-			x := n.imageInput(b.x)
-			y := n.convNorm(n.stem, x)
+			y := n.convNorm(n.stem, b.x)
 			e.ReluInPlace(y)
 			return e.MaxPool(y, 3, 2, 1)
 		})
@@ -184,17 +183,23 @@ func (n *resnet) block(i int, x *eager.Tensor, _ env) *eager.Tensor {
 	})
 }
 
-func (n *resnet) end(h *eager.Tensor) *eager.Tensor { return h }
+func (n *resnet) end(h *eager.Tensor) *eager.Tensor {
+	if !n.last {
+		return h
+	}
+	return n.module("avgpool", func() *eager.Tensor { return n.pooled(h) })
+}
+
+// pooled is flatten(avgpool(h)).
+func (n *net) pooled(h *eager.Tensor) *eager.Tensor {
+	return n.e.Scope(func() *eager.Tensor {
+		p := n.e.MeanHW(h)
+		return n.e.View(p, p.Dim(0), p.Dim(1))
+	})
+}
 
 func (n *resnet) head(h *eager.Tensor) *eager.Tensor {
-	e := n.e
-	return n.module("fc", func() *eager.Tensor {
-		return e.Scope(func() *eager.Tensor {
-			p := e.MeanHW(h)
-			f := e.View(p, p.Dim(0), p.Dim(1))
-			return n.apply(n.fc, f)
-		})
-	})
+	return n.module("fc", func() *eager.Tensor { return n.apply(n.fc, h) })
 }
 
 func (n *resnet) loss(logits *eager.Tensor, b batch) *eager.Tensor {
@@ -346,7 +351,7 @@ func (n *mobileNet) begin(b batch) (*eager.Tensor, env) {
 	}
 	return n.module("features.0", func() *eager.Tensor {
 		return e.Scope(func() *eager.Tensor {
-			return n.activate(n.convNorm(n.stem, n.imageInput(b.x)), true)
+			return n.activate(n.convNorm(n.stem, b.x), true)
 		})
 	}), env{}
 }
@@ -403,7 +408,9 @@ func (n *mobileNet) end(h *eager.Tensor) *eager.Tensor {
 		return h
 	}
 	return n.module("features.last", func() *eager.Tensor {
-		return n.e.Scope(func() *eager.Tensor { return n.activate(n.convNorm(n.lastConv, h), true) })
+		return n.e.Scope(func() *eager.Tensor {
+			return n.pooled(n.activate(n.convNorm(n.lastConv, h), true))
+		})
 	})
 }
 
@@ -411,9 +418,7 @@ func (n *mobileNet) head(h *eager.Tensor) *eager.Tensor {
 	e := n.e
 	return n.module("classifier", func() *eager.Tensor {
 		return e.Scope(func() *eager.Tensor {
-			p := e.MeanHW(h)
-			f := e.View(p, p.Dim(0), p.Dim(1))
-			y := n.apply(n.fc1, f)
+			y := n.apply(n.fc1, h)
 			y = e.HardswishInPlace(y)
 			y = e.DropoutInPlace(y, n.m.Dropout, n.train)
 			return n.apply(n.fc2, y)

@@ -90,11 +90,22 @@ func (n *gpt2) begin(b batch) (*eager.Tensor, env) {
 }
 
 // maskTemps are the small tensors of transformers' create_causal_mask, which
-// finds that no mask is needed.
+// looks for packed sequences in the position ids and finds that no mask is
+// needed.
 func (n *net) maskTemps(b batch) {
-	for _, bytes := range []int64{8 * b.n, 8 * b.n * (b.len + 1), 8 * b.n * b.len, b.n} {
-		n.e.Transient(bytes)
-	}
+	e := n.e
+	e.Do(func() {
+		first := e.Empty(eager.I64, b.n, 1)
+		joined := e.Empty(eager.I64, b.n, b.len+1)
+		diff := e.Empty(eager.I64, b.n, b.len)
+		e.Drop(joined)
+		jump := e.Empty(eager.Bool, b.n, b.len)
+		sum := e.Empty(eager.I64, b.n, b.len)
+		e.Drop(e.Empty(eager.I64, b.n, b.len), jump)
+		last := e.Empty(eager.Bool, b.n)
+		all := e.Empty(eager.Bool)
+		e.Drop(last, all, first, diff, sum)
+	})
 }
 
 func (n *gpt2) block(i int, h *eager.Tensor, v env) *eager.Tensor {

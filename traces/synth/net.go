@@ -197,7 +197,11 @@ func (n *net) tokenBatch(items, length int64) batch {
 // imageBatch is a batch of fp32 images. The class labels are made after the
 // model has run, by classLoss.
 func (n *net) imageBatch(items, side int64) batch {
-	return batch{x: n.e.Empty(eager.F32, items, n.m.channels(), side, side), n: items, len: side}
+	x := n.e.Scope(func() *eager.Tensor {
+		// Networks with 16-bit parameters get their input cast by the caller.
+		return n.e.To(n.e.Empty(eager.F32, items, n.m.channels(), side, side), n.dt)
+	})
+	return batch{x: x, n: items, len: side}
 }
 
 // classLoss is the cross-entropy with class labels.
@@ -206,14 +210,6 @@ func (n *net) classLoss(logits *eager.Tensor, b batch) *eager.Tensor {
 		y := n.e.Empty(eager.I64, b.n)
 		return n.e.CrossEntropy(logits, y)
 	})
-}
-
-// imageInput casts images for networks with 16-bit parameters.
-func (n *net) imageInput(x *eager.Tensor) *eager.Tensor {
-	if n.dt != eager.F32 {
-		return n.e.To(x, n.dt)
-	}
-	return x
 }
 
 // heads splits a projection [B,S,A·D] into [B,A,S,D].

@@ -91,9 +91,14 @@ func (p *program) body(b batch, in *eager.Tensor) *eager.Tensor {
 			h = e.Retain(in)
 		}
 		n := p.net.blocks()
+		size := p.segment(n)
 		for i := 0; i < n; {
-			j := i + p.segment(n)
-			next := p.run(i, min(j, n), h, v)
+			j := i + size
+			plain := p.o.Checkpoint == SqrtCheckpoint && j/size >= isqrt(n)
+			if plain {
+				j = i + 1
+			}
+			next := p.run(i, j, h, v, plain)
 			if next != h {
 				e.Drop(h)
 			}
@@ -104,17 +109,18 @@ func (p *program) body(b batch, in *eager.Tensor) *eager.Tensor {
 	})
 }
 
-// segment is how many blocks are checkpointed together.
+// segment is how many blocks are checkpointed together: with √n segments, as
+// torch.utils.checkpoint.checkpoint_sequential does, all but the last, which
+// takes the remainder and is not checkpointed.
 func (p *program) segment(n int) int {
 	if p.o.Checkpoint == SqrtCheckpoint && p.o.Mode == Train {
-		s := isqrt(n)
-		return (n + s - 1) / s
+		return n / isqrt(n)
 	}
 	return 1
 }
 
-// run runs blocks i to j, checkpointed or not.
-func (p *program) run(i, j int, h *eager.Tensor, v env) *eager.Tensor {
+// run runs blocks i to j, checkpointed unless plain.
+func (p *program) run(i, j int, h *eager.Tensor, v env, plain bool) *eager.Tensor {
 	e := p.e
 	f := func(x *eager.Tensor) *eager.Tensor {
 		return e.Scope(func() *eager.Tensor {
@@ -129,7 +135,7 @@ func (p *program) run(i, j int, h *eager.Tensor, v env) *eager.Tensor {
 			return y
 		})
 	}
-	if p.o.Mode == Train && p.o.Checkpoint != NoCheckpoint {
+	if p.o.Mode == Train && p.o.Checkpoint != NoCheckpoint && !plain {
 		return e.Checkpoint(h, v.tensors(), f)
 	}
 	return f(h)
@@ -164,14 +170,16 @@ func (p *program) sharded(i int, x *eager.Tensor, v env) *eager.Tensor {
 	return y
 }
 
-// forward is the call of the model with labels: the loss.
-func (p *program) forward(b batch) (loss *eager.Tensor) {
+// forward makes a batch and runs the model on it: the loss.
+func (p *program) forward() (loss *eager.Tensor) {
 	e := p.e
 	return e.Scope(func() *eager.Tensor {
+		items, length := p.s.next()
+		b := p.net.newBatch(items, length)
 		h := p.body(b, nil)
 		logits := p.net.head(h)
 		if p.m.image() {
-			e.Drop(h)
+			e.Drop(h, b.x) // the call returns; the labels come next
 		}
 		if p.o.Fault == KeepOutputs {
 			p.kept = append(p.kept, logits)
@@ -192,10 +200,7 @@ func (p *program) micro() {
 		p.fsdp.beginStep()
 	}
 	p.amp(func() {
-		loss = e.Scope(func() *eager.Tensor {
-			items, length := p.s.next()
-			return p.forward(p.net.newBatch(items, length))
-		})
+		loss = p.forward()
 	})
 	if o.Accumulate > 1 {
 		l := e.MulScalar(loss)

@@ -78,8 +78,7 @@ func (n *vit) begin(b batch) (*eager.Tensor, env) {
 	}
 	x := n.module("conv_proj", func() *eager.Tensor {
 		return e.Scope(func() *eager.Tensor {
-			x := n.imageInput(b.x)
-			y := e.Conv2d(x, n.conv, n.convB, eager.ConvSpec{Stride: n.m.Patch, Groups: 1})
+			y := e.Conv2d(b.x, n.conv, n.convB, eager.ConvSpec{Stride: n.m.Patch, Groups: 1})
 			y = e.Reshape(y, b.n, n.m.Hidden, y.Dim(2)*y.Dim(3))
 			y = e.Permute(y, 0, 2, 1)
 			c := e.Expand(n.cls, b.n, 1, n.m.Hidden)
@@ -147,14 +146,18 @@ func (n *vit) attention(l vitLayer, y *eager.Tensor) *eager.Tensor {
 			e.Drop(p)
 			return e.ContiguousCopy(e.Squeeze(e.Transpose(p5, 0, -2), -2))
 		})
-		part := func() *eager.Tensor {
-			return e.Scope(func() *eager.Tensor {
-				t := e.Select(qkv, 0)
-				t = e.Transpose(e.View(t, s, b*l.heads, l.hd), 0, 1)
-				return e.View(t, b, l.heads, s, l.hd)
-			})
-		}
-		q, k, v := part(), part(), part()
+		// proj[0], proj[1], proj[2]; then each as heads of a batch.
+		ts := e.ScopeN(func() []*eager.Tensor {
+			p := []*eager.Tensor{e.Select(qkv, 0), e.Select(qkv, 0), e.Select(qkv, 0)}
+			for i, t := range p {
+				p[i] = e.Transpose(e.View(t, s, b*l.heads, l.hd), 0, 1)
+			}
+			for i, t := range p {
+				p[i] = e.View(t, b, l.heads, s, l.hd)
+			}
+			return p
+		})
+		q, k, v := ts[0], ts[1], ts[2]
 		e.Drop(qkv)
 		o := e.SDPA(q, k, v, false, 0)
 		flat := e.Scope(func() *eager.Tensor {

@@ -147,13 +147,24 @@ func (efficientAttention) forward(e *Engine, n *Node, q, k, v *Tensor) *Tensor {
 
 func (efficientAttention) backward(e *Engine, g, out, q, k, v *Tensor) (dq, dk, dv *Tensor) {
 	like := func(t *Tensor) *Tensor { return e.bshd(t.DType, t.Dim(0), t.Dim(1), t.Dim(2), t.Dim(3)) }
+	b, a, s, d := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3)
+	gt := e.Transpose(g, 1, 2)
+	if !gt.Contiguous() {
+		gt = e.like1(gt)
+	}
 	dq = like(q)
 	dk = like(k)
 	dv = like(v)
 	e.Do(func() {
-		prod := e.like(F32, g, out)
-		e.Empty(F32, q.Dim(0), q.Dim(2), q.Dim(1))
-		e.Drop(prod)
+		// The row sums of gradient times result, made contiguous; then the
+		// accumulators of dq: a lock and an fp32 tile per 64 queries.
+		prod := e.like(F32, gt, e.Transpose(out, 1, 2))
+		sum := e.Empty(F32, b, s, a)
+		delta := e.Empty(F32, b, a, s)
+		e.Drop(sum, prod)
+		tiles := b * a * ((s + 63) / 64)
+		ws := e.Bytes(tiles * (16 + 64*64*((d+63)/64)*4))
+		e.Drop(delta, ws)
 	})
 	return dq, dk, dv
 }

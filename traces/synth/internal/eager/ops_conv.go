@@ -32,24 +32,34 @@ func (e *Engine) conv(x, w, b *Tensor, s ConvSpec) *Tensor {
 	}
 	out := e.Empty(x.DType, c.b, c.k, c.oh, c.ow)
 	e.flops(c.flops())
-	e.Transient(c.forward())
+	e.Transient(c.forward(false))
 	xShape, wShape, wDT := x.Shape, w.Shape, w.DType
 	n.done(func(bk *Back) {
 		bk.Saved(0)
 		bk.Saved(1)
 		g := bk.G()
+		var copied *Tensor
 		if !g.Contiguous() {
-			e.like1(g)
+			copied = e.like1(g)
 		}
-		if bk.Need(0) {
+		input := func() {
 			bk.Set(0, e.Empty(c.dt, xShape...))
 			e.flops(c.flops())
-			e.Transient(c.forward())
+			e.Transient(c.forward(true))
+		}
+		if bk.Need(0) && !c.depthwise() {
+			input()
 		}
 		if bk.Need(1) {
 			bk.Set(1, e.Empty(wDT, wShape...))
 			e.flops(c.flops())
-			e.Transient(c.weight())
+			e.Transient(c.weight(e.Device.SMs))
+		}
+		if bk.Need(0) && c.depthwise() {
+			input() // the native kernel sizes its result last
+		}
+		if copied != nil {
+			e.Drop(copied)
 		}
 		if b != nil && bk.Need(2) {
 			red := []bool{true, false, true, true}
@@ -71,69 +81,154 @@ func (c convShape) flops() float64 {
 
 func (c convShape) depthwise() bool { return c.groups > 1 && c.groups == c.c }
 
-// pointwise reports the case that cuDNN serves as a plain matrix product.
-func (c convShape) pointwise() bool {
-	return c.r == 1 && c.s == 1 && c.stride == 1 && c.oh*c.ow%4 == 0
-}
+// The workspaces below are cuDNN's choice of kernels on an H200 for NCHW tensors
+// (torch 2.11, cuDNN 9): its heuristics are not public, so the rules were read
+// off recordings of ResNets, MobileNetV3 and ViT (docs/synthetic.md). They are
+// transient: what they move is the peak while a convolution runs, by at most
+// 2 %, and the segments that the allocator reserves for them.
 
-// bytes of input, output and weight, with the channels padded to 8 for 16-bit
-// kernels.
-func (c convShape) bytes() (x, y, w int64) {
+// bytes of input, output and weight with the channels padded to pad.
+func (c convShape) bytes(pad int64) (x, y, w int64) {
 	e := c.dt.Size()
-	cp := c.c
-	if c.dt.Half() && cp < 8 {
-		cp = 8
-	}
+	cp := max(c.c, pad)
 	return c.b * cp * c.h * c.w * e, c.b * c.k * c.oh * c.ow * e, c.k * cp / c.groups * c.r * c.s * e
 }
 
-// forward is the workspace of the forward and input-gradient kernels. These
-// sizes come from cuDNN's heuristics on an H200 and were fitted to recordings
-// (ResNet and ViT, NCHW tensors); see docs/synthetic.md.
-func (c convShape) forward() int64 {
-	if c.depthwise() || c.pointwise() {
-		return 0
+// few reports an input of images, whose channels 16-bit kernels pad to 8.
+func (c convShape) few() bool { return c.c < 8 && c.groups == 1 }
+
+// wide reports a pointwise layer of at least 2^20 weights.
+func (c convShape) wide() bool { return c.c*c.k >= 1<<20 }
+
+// nhwc is the workspace of a kernel that works on transposed copies of its
+// operands.
+func (c convShape) nhwc(pad int64) int64 {
+	x, y, w := c.bytes(pad)
+	if c.r == 1 && c.s == 1 {
+		w = 0
 	}
-	x, y, w := c.bytes()
-	ws := x + y + 16
-	if c.r > 1 || c.s > 1 {
-		ws += w
-	}
-	return ws
+	return x + y + w + 16
 }
 
-// weight is the workspace of the weight-gradient kernel.
-func (c convShape) weight() int64 {
-	if c.depthwise() {
+// matrix reports a pointwise convolution that runs as a plain matrix product.
+func (c convShape) matrix() bool {
+	return c.r == 1 && c.s == 1 && c.stride == 1 && c.oh*c.ow%4 == 0
+}
+
+// forward is the workspace of the forward kernel, or of the input-gradient
+// kernel.
+func (c convShape) forward(gradient bool) int64 {
+	half := c.dt.Half()
+	switch {
+	case c.depthwise(), c.oh*c.ow == 1:
 		return 0
+	case c.matrix():
+		// A table of pointers in fp32; now and then 272 bytes in 16 bit.
+		if !half && (c.c >= 64 && !gradient || c.c >= c.k && c.c*c.k >= 1<<14 && gradient) {
+			return 400
+		}
+		return 0
+	case c.few() && c.r < 7, c.few() && c.r >= 16 && !half && c.b >= 16:
+		return 0
+	case c.r == 1 && c.stride == 1 && !c.wide() && (gradient || !half):
+		return 0
+	case c.few() && half:
+		return c.nhwc(8)
+	case !half && !gradient && !c.few() && c.h >= 56:
+		x, _, w := c.bytes(0) // only the input is transposed
+		return x + w + 16
 	}
-	x, y, w := c.bytes()
-	if c.pointwise() {
-		part := c.b * c.k * c.c * 4
-		if c.dt.Half() && c.oh*c.ow <= 196 && c.b >= 8 && part >= x+y {
-			ws := x + y + 16
+	return c.nhwc(0)
+}
+
+// weight is the workspace of the weight-gradient kernel: copies of the
+// operands, and fp32 partial sums when the kernel splits the sum.
+func (c convShape) weight(sms int64) int64 {
+	half := c.dt.Half()
+	fp32 := c.k * c.c / c.groups * c.r * c.s * 4 // the weight in fp32
+	part := c.b * fp32                           // one partial per image
+	switch {
+	case c.depthwise(), c.oh*c.ow == 1:
+		return 0
+	case c.matrix():
+		x, y, _ := c.bytes(0)
+		if half && c.oh*c.ow <= 196 && c.b >= 8 && part >= x+y {
+			ws := c.nhwc(0)
 			if c.b >= 64 {
-				ws += 2 * c.k * c.c * 4
+				ws += 2 * fp32
 			}
 			return ws
 		}
-		return part
-	}
-	ws := x + y + 16
-	if c.r > 1 || c.s > 1 {
-		ws += w
-	}
-	switch {
-	case c.r >= 16 && c.stride == c.r: // patch embedding
-		if c.b >= 16 {
-			ws += 3*2*w + 128
+		if !half && c.k < c.c && part >= 3*(x+y)/2 {
+			return c.nhwc(0) + c.splitTiles(sms)
 		}
-	case c.c < 8 && c.b >= 16:
-		ws += 6_120_000
-	case c.dt.Half() && c.r == 1 && c.s == 1 && c.b >= 64:
-		ws += 3 * c.k * c.c * 4
+		return part
+	case c.r == 1 && c.stride == 1 && !half && !c.wide():
+		return part
+	case c.few():
+		return c.firstWeight()
+	case c.r == 1:
+		if half && c.stride > 1 && c.b >= 64 {
+			return c.nhwc(0) + 3*fp32
+		}
+		return c.nhwc(0)
 	}
-	return ws
+	return c.nhwc(0) + c.splitTiles(sms)
+}
+
+// splitTiles is the fp32 partial tiles of a weight gradient, a product with
+// K×(C·r·s) results in tiles of 64 or 128: it is split over the
+// multiprocessors that the tiles leave idle.
+func (c convShape) splitTiles(sms int64) int64 {
+	tile := int64(64)
+	if c.k >= 128 {
+		tile = 128
+	}
+	tiles := ceilDiv(c.k, tile) * ceilDiv(c.c*c.r*c.s, tile)
+	splits := sms / tiles
+	sum := c.b * c.oh * c.ow
+	switch {
+	case c.dt.Half() && sum < 25_000:
+		return 0
+	case c.dt.Half() && sum < 65_536:
+		splits = min(splits, 4)
+	case !c.dt.Half() && tiles > sms && tiles < 2*sms:
+		return sms * tile * tile * 4
+	}
+	if splits < 2 {
+		return 0
+	}
+	return splits * tiles * tile * tile * 4
+}
+
+// firstWeight is the weight-gradient workspace of a layer whose input is
+// images.
+func (c convShape) firstWeight() int64 {
+	if !c.dt.Half() {
+		_, _, w := c.bytes(4)
+		switch {
+		case c.r < 7:
+			return 0
+		case c.r >= 16:
+			return c.nhwc(4) + 128
+		case c.b >= 16:
+			return c.nhwc(4) + 120*w + 128
+		}
+		return c.nhwc(4)
+	}
+	ws := c.nhwc(8)
+	if c.b < 16 {
+		return ws
+	}
+	_, _, w := c.bytes(8)
+	splits := int64(61)
+	switch {
+	case c.r >= 16:
+		splits = 3
+	case c.r < 7:
+		splits = 257
+	}
+	return ws + splits*2*w + 128
 }
 
 // MaxPool is F.max_pool2d with its int64 indices.

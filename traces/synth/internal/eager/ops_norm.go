@@ -27,20 +27,17 @@ func (e *Engine) LayerNorm(x, w, b *Tensor) *Tensor {
 			x := bk.Saved(0)
 			bk.Saved(1)
 			bk.Saved(2)
-			xc, gc := x, bk.G()
+			xc, g := x, bk.G()
 			if !x.Contiguous() {
 				xc = e.like1(x)
-			}
-			if !gc.Contiguous() {
-				gc = e.like1(gc)
 			}
 			if bk.Need(0) {
 				bk.Set(0, e.Empty(x.DType, x.Shape...))
 			}
 			bk.Set(1, e.Empty(w.DType, w.Shape...))
 			bk.Set(2, e.Empty(b.DType, b.Shape...))
-			if gc != bk.G() {
-				e.Drop(gc)
+			if !g.Contiguous() {
+				e.Drop(e.like1(g))
 			}
 			if xc != x {
 				e.Drop(xc)
