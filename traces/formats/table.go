@@ -6,6 +6,8 @@ import (
 	"allocsim/traces"
 	"allocsim/traces/kineto"
 	"allocsim/traces/native"
+	"allocsim/traces/nsys"
+	"allocsim/traces/perfetto"
 	"allocsim/traces/rmmlog"
 	"allocsim/traces/snapshot"
 )
@@ -44,6 +46,17 @@ var readers = []reader{
 		},
 	},
 	{
+		Format: Format{nsys.Format, "Nsight Systems SQLite export", []string{".sqlite"}, true, false},
+		detect: nsys.Detect,
+		read: func(ctx context.Context, s *source) (*traces.Recording, error) {
+			f, _, err := s.random()
+			if err != nil {
+				return nil, err
+			}
+			return nsys.Read(ctx, f.Name(), s.name)
+		},
+	},
+	{
 		Format: Format{kineto.Format, "PyTorch profiler trace", []string{".json"}, true, false},
 		detect: kineto.Detect,
 		read: func(ctx context.Context, s *source) (*traces.Recording, error) {
@@ -67,4 +80,13 @@ var readers = []reader{
 }
 
 // writeOnly are formats that nobody can read back.
-var writeOnly []Format
+var writeOnly = []Format{
+	{perfetto.Format, "Perfetto counter tracks", []string{".perfetto.json", ".json"}, false, true},
+}
+
+// writers are told by the ending; a longer one comes before what it ends in.
+var writers = []writer{
+	{native.FormatParquet, ".parquet", native.WriteParquet, native.Losses},
+	{perfetto.Format, ".json", perfetto.WriteTrace, perfetto.Losses},
+	{native.FormatCSV, ".csv", native.WriteCSV, native.Losses},
+}

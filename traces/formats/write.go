@@ -15,7 +15,6 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"allocsim/traces"
-	"allocsim/traces/native"
 )
 
 // writer is how a format is written.
@@ -154,9 +153,4 @@ func WriteFile(path string, f func(io.Writer) error) (err error) {
 	}
 	done = true
 	return nil
-}
-
-var writers = []writer{
-	{native.FormatParquet, ".parquet", native.WriteParquet, native.Losses},
-	{native.FormatCSV, ".csv", native.WriteCSV, native.Losses},
 }
