@@ -284,16 +284,15 @@ func (d *Decoder) Decode() (Value, error) {
 			}
 			st = append(st, v)
 		case opMemoize:
-			n := d.memoized
-			if c := n / memoChunk; n%memoChunk != 0 && c < uint64(len(d.memo)) && d.memo[c] != nil && len(st) > 0 {
-				if v, slot := st[len(st)-1], &d.memo[c][n%memoChunk]; *slot == 0 && v.tag() != tagOpen {
-					*slot = v
+			if len(st) > 0 && st[len(st)-1].tag() != tagOpen {
+				if slot := d.freeSlot(); slot != nil {
+					*slot = st[len(st)-1]
 					d.memoized++
 					break
 				}
 			}
 			d.pos, d.stack = p, st
-			if err := d.put(n); err != nil {
+			if err := d.put(d.memoized); err != nil {
 				return 0, err
 			}
 		case opBinInt1:
@@ -335,6 +334,14 @@ func (d *Decoder) Decode() (Value, error) {
 				return 0, err
 			}
 			st = d.stack
+			if b[p] == opMemoize { // nearly always
+				if slot := d.freeSlot(); slot != nil {
+					p++
+					*slot = st[len(st)-1]
+					d.open[len(d.open)-1].memo = int64(d.memoized)
+					d.memoized++
+				}
+			}
 		case opShortBinUnicode:
 			n := int(b[p])
 			p++
@@ -349,12 +356,25 @@ func (d *Decoder) Decode() (Value, error) {
 			}
 			p, st = d.pos, d.stack
 		case opSetItems, opAppends, opAddItems:
-			d.pos, d.stack = p, st
 			if len(d.marks) == 0 {
+				d.pos = p
 				return 0, d.errAt(p-1, "no mark for %s", opName(op))
 			}
 			m := d.marks[len(d.marks)-1]
 			d.marks = d.marks[:len(d.marks)-1]
+			d.pos, d.stack = p, st
+			// The usual container gets all it holds at once and is then
+			// consumed: it need not be kept under construction.
+			if next := b[p]; (op == opSetItems && (next == opEmptyDict || next == opAppends)) || (op == opAppends && next == opSetItems) {
+				done, err := d.complete(m, op == opSetItems)
+				if err != nil {
+					return 0, err
+				}
+				if done {
+					st = st[:m]
+					break
+				}
+			}
 			if err := d.extend(m, op == opSetItems); err != nil {
 				return 0, err
 			}
@@ -652,6 +672,36 @@ func (d *Decoder) finishAbove(from, keep int) error {
 	return nil
 }
 
+// complete is extend and finish in one, for an empty container whose items are
+// all finished and that the next opcode consumes or leaves behind for good. It
+// reports false, and does nothing, if the container is not of that kind.
+func (d *Decoder) complete(from int, dict bool) (bool, error) {
+	if from < 1 || from-1 < d.floor() || len(d.open) == 0 {
+		return false, nil
+	}
+	i := len(d.open) - 1
+	c := &d.open[i]
+	if d.stack[from-1] != pack(tagOpen, uint64(i)) || c.dict != dict || c.end != c.start || c.acc != 0 || (dict && (len(d.stack)-from)%2 != 0) {
+		return false, nil
+	}
+	var v Value
+	var err error
+	if dict {
+		v, err = d.h.Dict(d, d.stack[from:])
+	} else {
+		v, err = d.h.Seq(d, 0, d.stack[from:], true)
+	}
+	if err != nil {
+		return false, d.wrap(err)
+	}
+	d.stack[from-1] = v
+	if c.memo >= 0 {
+		d.memo[c.memo/memoChunk][c.memo%memoChunk] = v
+	}
+	d.open = d.open[:i]
+	return true, nil
+}
+
 // extend adds stack[from:] to the container below it.
 func (d *Decoder) extend(from int, dict bool) error {
 	if from < 1 || from-1 < d.floor() {
@@ -790,6 +840,16 @@ func (d *Decoder) memoGetOpen(n uint64, at int) (Value, error) {
 		return 0, err
 	}
 	return d.stack[top], nil
+}
+
+// freeSlot is the memo slot for the next MEMOIZE if it is there and unused.
+func (d *Decoder) freeSlot() *Value {
+	if c := d.memoized / memoChunk; c < uint64(len(d.memo)) && d.memo[c] != nil {
+		if slot := &d.memo[c][d.memoized%memoChunk]; *slot == 0 {
+			return slot
+		}
+	}
+	return nil
 }
 
 // put stores the top of the stack under memo number n.
