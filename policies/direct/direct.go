@@ -1,9 +1,13 @@
 // Package direct is no allocator at all: every request goes to the driver as a
 // cudaMalloc of its own and every free is a cudaFree. It is the yardstick for
-// the others: nothing is cached, so reserved bytes always equal allocated
-// bytes, and the price is one driver call per event.
+// the others: nothing is cached, so reserved bytes always equal active bytes,
+// and the price is one driver call per event.
 //
-// A cudaFree waits for the device, so a pending free completes at once.
+// Sizes are rounded up to 512 bytes, the alignment of what cudaMalloc returns.
+//
+// A real cudaFree waits for the device. Here the cudaFree of a block that other
+// streams still use takes place when its free completes, which gives the same
+// memory without moving what comes later.
 package direct
 
 import (
@@ -16,13 +20,13 @@ import (
 var Registration = policies.Registration{
 	Name:    "direct",
 	Doc:     "every request is a cudaMalloc, every free a cudaFree",
-	Options: "round=1 (multiple to which sizes are rounded up, a power of two, such as 2MiB for whole pages)",
+	Options: "round=512 (multiple to which sizes are rounded up, a power of two, such as 2MiB for whole pages or 1)",
 	Parse:   parse,
 }
 
 func parse(text string) (*policies.Spec, error) {
 	o := options.Parse(text, "round")
-	round := int64(1)
+	round := int64(512)
 	o.Size("round", &round, 1)
 	if round&(round-1) != 0 {
 		o.Fail("option round=%d is not a power of two", round)
@@ -63,9 +67,6 @@ func (a *allocator) Malloc(r policies.Request) (policies.Block, error) {
 	}
 	return a.Take(b, r), nil
 }
-
-// Free implements policies.Policy.
-func (a *allocator) Free(h policies.Handle, _ bool) error { return a.Heap.Free(h, false) }
 
 // EmptyCache implements policies.Policy: nothing is cached.
 func (a *allocator) EmptyCache() error { return nil }

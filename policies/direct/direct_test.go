@@ -17,7 +17,7 @@ func spec(tb testing.TB, options string) *policies.Spec {
 }
 
 func TestConformance(t *testing.T) {
-	for _, options := range []string{"", "round=2MiB"} {
+	for _, options := range []string{"", "round=1", "round=2MiB"} {
 		t.Run(options, func(t *testing.T) { policytest.Run(t, spec(t, options)) })
 	}
 }

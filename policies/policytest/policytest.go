@@ -159,6 +159,11 @@ type script struct {
 	ops             []op
 }
 
+// GoString is how rapid shows a script that fails.
+func (s script) GoString() string {
+	return fmt.Sprintf("device of %d bytes, limit %d: %v", s.capacity, s.limit, s.ops)
+}
+
 func scriptGen(o Options) *rapid.Generator[script] {
 	sizes := rapid.OneOf(
 		rapid.Int64Range(1, 4096),

@@ -48,6 +48,7 @@ type superblock struct {
 	free       int32 // set of free blocks in arena.blocks
 	owner      int32 // 0 = the global arena, else 1 + the stream
 	prev, next int32 // neighbours by address, 0 = none
+	listed     bool  // it has a free block and is in its arena's tree
 }
 
 type arena struct {
@@ -57,7 +58,7 @@ type arena struct {
 	spare   []int32
 	// owned[0] is the global arena's set of superblocks in tree, owned[1+s]
 	// that of stream s; the size in the tree is the superblock's largest free
-	// block.
+	// block. Those without one cannot serve anything and are left out.
 	owned []int32
 	tree  tree
 	// blocks holds the free blocks of each superblock.
@@ -83,7 +84,7 @@ func newArena(env policies.Env, c arenaConfig) (*arena, error) {
 	s := a.newSuper()
 	a.supers[s] = superblock{addr: a.Blocks[b].Addr, size: size, first: b}
 	a.addFree(s, b)
-	a.tree.insert(&a.owned[0], s, a.supers[s].addr, size)
+	a.resize(s)
 	return a, nil
 }
 
@@ -98,7 +99,7 @@ func (a *arena) newSuper() int32 {
 }
 
 // addFree puts block b among the free blocks of superblock s. It does not tell
-// the superblock's arena: see resize.
+// the superblock's arena: resize does.
 func (a *arena) addFree(s, b int32) {
 	blk := &a.Blocks[b]
 	blk.List = s
@@ -114,7 +115,28 @@ func (a *arena) refit(b int32) {
 
 // resize tells the superblock's arena how large its largest free block is.
 func (a *arena) resize(s int32) {
-	a.tree.resize(s, a.supers[s].addr, a.blocks.largest(a.supers[s].free))
+	super := &a.supers[s]
+	switch largest := a.blocks.largest(super.free); {
+	case super.listed && largest > 0:
+		a.tree.resize(s, super.addr, largest)
+	case super.listed:
+		a.tree.remove(&a.owned[super.owner], s)
+		super.listed = false
+	case largest > 0:
+		a.tree.insert(&a.owned[super.owner], s, super.addr, largest)
+		super.listed = true
+	}
+}
+
+// give hands superblock s to another arena.
+func (a *arena) give(s, owner int32) {
+	super := &a.supers[s]
+	if super.listed {
+		a.tree.remove(&a.owned[super.owner], s)
+		super.listed = false
+	}
+	super.owner = owner
+	a.resize(s)
 }
 
 // empty reports whether existing superblock s has no block in use.
@@ -183,25 +205,22 @@ func (a *arena) allocate(size int64, stream uint16) int32 {
 	if a.supers[s].size >= keep+superblockSize && a.empty(s) {
 		s = a.cut(s, keep)
 		b := a.supers[s].first
-		left := keep - size
-		if left > 0 {
+		if keep > size {
 			low := a.Carve(b, size)
 			a.supers[s].first = low
 			a.addFree(s, b)
 			b = low
 		}
 		a.supers[s].owner = owner
-		a.tree.insert(&a.owned[owner], s, a.supers[s].addr, left)
+		a.resize(s)
 		return b
 	}
 	b := a.take(s, size)
 	if owner == 0 {
 		a.resize(s)
-		return b
+	} else {
+		a.give(s, owner)
 	}
-	a.tree.remove(&a.owned[0], s)
-	a.supers[s].owner = owner
-	a.tree.insert(&a.owned[owner], s, a.supers[s].addr, a.blocks.largest(a.supers[s].free))
 	return b
 }
 
@@ -233,13 +252,9 @@ func (a *arena) Malloc(r policies.Request) (policies.Block, error) {
 // clean moves all superblocks to the global arena.
 func (a *arena) clean() {
 	for s := int32(1); s < int32(len(a.supers)); s++ {
-		owner := a.supers[s].owner
-		if owner == 0 {
-			continue
+		if a.supers[s].owner != 0 {
+			a.give(s, 0)
 		}
-		a.tree.remove(&a.owned[owner], s)
-		a.supers[s].owner = 0
-		a.tree.insert(&a.owned[0], s, a.supers[s].addr, a.blocks.largest(a.supers[s].free))
 	}
 	for s := int32(1); s < int32(len(a.supers)); s++ {
 		if a.supers[s].size > 0 && a.empty(s) {
@@ -267,7 +282,9 @@ func (a *arena) mergeable(s int32) bool { return s != 0 && a.supers[s].owner == 
 // absorb makes two empty neighbours of the global arena one superblock: high.
 func (a *arena) absorb(low, high int32) {
 	l, h := &a.supers[low], &a.supers[high]
-	a.tree.remove(&a.owned[0], low)
+	if l.listed {
+		a.tree.remove(&a.owned[0], low)
+	}
 	a.UncountFree(l.first)
 	a.UncountFree(h.first)
 	a.JoinUp(l.first)

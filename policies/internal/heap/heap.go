@@ -32,12 +32,11 @@ type Block struct {
 	Seg        int32
 	// List and Link are for the policy, such as the free list that the block
 	// belongs to and the next block there.
-	List, Link  int32
-	left, right int32 // children in the tree of a Sizes
-	gen         uint32
-	Stream      uint16
-	Pool        uint8
-	State       State
+	List, Link int32
+	gen        uint32
+	Stream     uint16
+	Pool       uint8
+	State      State
 }
 
 // State says what a block is doing.
@@ -79,6 +78,7 @@ type Heap struct {
 	// and in no free set.
 	Release func(b int32) error
 
+	nodes    []node // the trees of Sizes, by block
 	observer policies.Observer
 	event    policies.Event
 	spare    []int32 // unused block indices
@@ -88,7 +88,7 @@ type Heap struct {
 // Init makes an empty heap.
 func (h *Heap) Init(d policies.Device, limit int64, release func(int32) error) {
 	h.Device, h.Limit, h.Release = d, limit, release
-	h.Blocks = make([]Block, 1, 1024)
+	h.Blocks, h.nodes = make([]Block, 1, 1024), make([]node, 1, 1024)
 	h.Segs = make([]Segment, 1, 64)
 	h.Counters.MaxSplitSize = -1
 }
@@ -110,6 +110,7 @@ func (h *Heap) NewBlock() int32 {
 		return b
 	}
 	h.Blocks = append(h.Blocks, Block{gen: 1})
+	h.nodes = append(h.nodes, node{})
 	return int32(len(h.Blocks) - 1)
 }
 
