@@ -110,12 +110,24 @@ func Plan(ctx context.Context, jobs []Job, opts PlanOptions) (*Planning, error) 
 	if err := p.measure(ctx, baseline); err != nil {
 		return nil, err
 	}
-	best := baseline
+	settings := []*setting{baseline}
+	least := baseline.min
 	for _, c := range p.contenders(tuning, version) {
 		if err := p.measure(ctx, c); err != nil {
 			return nil, err
 		}
-		if c.min < best.min {
+		settings = append(settings, c)
+		least = min(least, c.min)
+	}
+	// Among settings that need about as little, the simplest.
+	tolerance := opts.Tune.Tolerance
+	if tolerance <= 0 {
+		tolerance = DefaultTolerance
+	}
+	best := baseline
+	for _, c := range settings {
+		near, bestNear := float64(c.min) <= float64(least)*(1+tolerance), float64(best.min) <= float64(least)*(1+tolerance)
+		if near && (!bestNear || best != baseline && c.options < best.options) {
 			best = c
 		}
 	}
@@ -147,6 +159,7 @@ type capacityPlan struct {
 type setting struct {
 	conf      string
 	spec      *policies.Spec
+	options   int
 	peak      int64 // reserved on an unlimited device
 	min, safe int64
 }
@@ -161,12 +174,12 @@ func (p *capacityPlan) contenders(t *Tuning, v conf.Version) []*setting {
 		c := &t.Candidates[i]
 		if len(out) < most && c.Completed && !c.last() && !c.Stopped && !seen[c.Conf] {
 			seen[c.Conf] = true
-			out = append(out, &setting{conf: c.Conf, spec: c.spec})
+			out = append(out, &setting{conf: c.Conf, spec: c.spec, options: c.Options})
 		}
 	}
 	const expandable = "expandable_segments:True"
 	if spec, err := torch.Parse(expandable, v); err == nil && !seen[expandable] {
-		out = append(out, &setting{conf: expandable, spec: spec})
+		out = append(out, &setting{conf: expandable, spec: spec, options: 1})
 	}
 	return out
 }

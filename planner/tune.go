@@ -72,18 +72,32 @@ type Candidate struct {
 	perTrace []*sim.Result
 }
 
-// upper is the peak to plan with: the upper end of the span where known.
+// upper is the peak to plan with: for finalists the highest over address
+// orders and changed traces, so that a lucky fit does not win.
 func (c *Candidate) upper() int64 {
+	n := c.ReservedPeak
 	if c.Span != nil {
-		return max(c.Span.ReservedPeak[1], c.ReservedPeak)
+		n = max(n, c.Span.ReservedPeak[1])
 	}
-	return c.ReservedPeak
+	if c.Robustness != nil {
+		n = max(n, c.Robustness.ReservedPeak[1])
+	}
+	return n
 }
 
 // completes reports that the candidate completes under every address order
 // tried.
 func (c *Candidate) completes() bool {
 	return c.Completed && (c.Span == nil || c.Span.CompletedAll)
+}
+
+// family is the set of options that a candidate uses: the finalists and the
+// next round of the search take the best of several.
+func (c *Candidate) family() [5]bool {
+	return [5]bool{
+		c.config.ExpandableSegments, c.config.MaxSplitSize != conf.Unlimited, c.config.GCThreshold > 0,
+		c.config.Roundup != [conf.Intervals]int64{}, c.config.LargeSegmentSize != 20*mib,
+	}
 }
 
 // last reports a candidate that wins only if no other completes.
@@ -262,6 +276,9 @@ func (t *tuner) search(ctx context.Context) error {
 	}
 	baseline := t.cands[0]
 	t.space.fractions = t.fractions(baseline)
+	if t.room > 0 && t.need > t.room {
+		return nil // no setting can help
+	}
 	if baseline.Completed {
 		// Nothing that reserves more than the baseline can win.
 		t.ceiling = baseline.ReservedPeak
@@ -272,19 +289,11 @@ func (t *tuner) search(ctx context.Context) error {
 	if err := t.async(ctx); err != nil {
 		return err
 	}
-	const rounds, beam = 6, 4
+	const rounds, beam = 6, 5
 	expanded := make(map[conf.Config]bool)
 	for range rounds {
 		var next []conf.Config
-		taken := 0
-		for _, c := range t.ranked() {
-			if taken == beam {
-				break
-			}
-			if c.last() || c.Stopped {
-				continue
-			}
-			taken++
+		for _, c := range t.leaders(beam) {
 			if !expanded[c.config] {
 				expanded[c.config] = true
 				next = append(next, t.space.neighbours(c.config)...)
@@ -418,17 +427,10 @@ func (t *tuner) async(ctx context.Context) error {
 // finalists samples the span of the baseline, of the best candidates and of
 // the simplest that come close.
 func (t *tuner) finalists(ctx context.Context) error {
-	const most = 8
 	chosen := []*Candidate{t.cands[0]}
-	simplest := math.MaxInt
-	for k, c := range t.ranked() {
-		if c.Stopped || c.last() || c == t.cands[0] {
-			continue
-		}
-		// The first few whatever they are, then only what is simpler.
-		if len(chosen) <= most/2 || k < 200 && len(chosen) <= most && c.Options < simplest {
+	for _, c := range t.leaders(8) {
+		if c != t.cands[0] {
 			chosen = append(chosen, c)
-			simplest = min(simplest, c.Options)
 		}
 	}
 	t.total += int64(len(chosen))
@@ -452,6 +454,35 @@ func (t *tuner) finalists(ctx context.Context) error {
 		t.tick()
 	}
 	return nil
+}
+
+// leaders are the best of each of the best n families, and within the tolerance
+// of each also the simplest.
+func (t *tuner) leaders(n int) []*Candidate {
+	var out []*Candidate
+	first := make(map[[5]bool]*Candidate)
+	simple := make(map[[5]bool]*Candidate)
+	for _, c := range t.ranked() {
+		if c.last() || c.Stopped {
+			continue
+		}
+		f := c.family()
+		best, seen := first[f]
+		switch {
+		case !seen && len(first) < n:
+			first[f], simple[f] = c, c
+			out = append(out, c)
+		case seen && c.completes() == best.completes() && c.Options < simple[f].Options &&
+			float64(c.ReservedPeak) <= float64(best.ReservedPeak)*(1+t.opts.Tolerance):
+			simple[f] = c
+		}
+	}
+	for _, c := range slices.Clone(out) {
+		if s := simple[c.family()]; s != c {
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // ranked returns the candidates, best first.
@@ -627,11 +658,11 @@ func (t *tuner) why(baseline, best *Candidate) string {
 		s += fmt.Sprintf(", %.0f %% above the %s that live at once", 100*(float64(best.ReservedPeak)/float64(t.bound)-1), size(t.bound))
 	}
 	if best.Span != nil && best.Span.ReservedPeak[1] > best.ReservedPeak {
-		s += fmt.Sprintf(", and at most %s however the driver places segments", size(best.Span.ReservedPeak[1]))
+		s += fmt.Sprintf(", and up to %s depending on how the driver places segments", size(best.Span.ReservedPeak[1]))
 	}
 	d := best.Driver.StallUS - baseline.Driver.StallUS
 	if r := best.Robustness; r != nil && float64(r.ReservedPeak[1]) > 1.15*float64(best.ReservedPeak) {
-		s += fmt.Sprintf("; with sizes changed by up to 5 %% it reserves up to %s, so leave room for that", size(r.ReservedPeak[1]))
+		s += fmt.Sprintf("; if sizes change by up to 5 %% it reserves up to %s, so leave room for that", size(r.ReservedPeak[1]))
 	}
 	switch {
 	case d > 0:

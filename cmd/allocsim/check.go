@@ -21,7 +21,7 @@ What the recording does not note, such as empty_cache calls or a memory limit,
 is inferred from its segment events and listed.`,
 		Example: `  allocsim check testdata/recordings/gnn__default.pickle.zst
   allocsim check snapshot.pickle --conf expandable_segments:True`,
-		Args: cobra.ExactArgs(1),
+		Args: arguments(1, 1, "one TRACE (a snapshot, CSV, Parquet …; - is standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {
 				return err

@@ -24,7 +24,7 @@ Without either flag the recorded configuration is compared with expandable
 segments.`,
 		Example: `  allocsim compare snapshot.pickle --conf "" --conf expandable_segments:True
   allocsim compare snapshot.pickle --policy torch --policy bfc --policy rmm-arena --policy packing`,
-		Args: cobra.ExactArgs(1),
+		Args: arguments(1, 1, "one TRACE (a snapshot, CSV, Parquet …; - is standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {
 				return err
@@ -88,19 +88,23 @@ func (a *app) showCompare(docs []*sim.Document, bound int64) error {
 			Results []*sim.Document `json:"results"`
 		}{bound, docs})
 	}
-	t := table.New("policy", ">reserved", ">vs bound", ">util.", ">ext. frag.", ">stranded", ">driver calls", ">stall", ">retries", ">OOMs")
+	t := table.New(">reserved", ">/bound", ">util.", ">ext.frag.", ">stranded", ">calls", ">stall", ">retries", ">OOMs")
 	for _, d := range docs {
 		peak := d.Stats["reserved_bytes.all.peak"]
 		ratio := "-"
 		if bound > 0 {
-			ratio = fmt.Sprintf("%.2f×", float64(peak)/float64(bound))
+			ratio = fmt.Sprintf("%.2f", float64(peak)/float64(bound))
 		}
-		t.Row(d.Policy, size(peak), ratio, percent(d.Utilization), percent(d.Fragmentation.AtPeak.External), size(d.Fragmentation.AtPeak.Stranded),
+		t.Row(size(peak), ratio, percent(d.Utilization), percent(d.Fragmentation.AtPeak.External), size(d.Fragmentation.AtPeak.Stranded),
 			fmt.Sprint(d.Driver.Mallocs+d.Driver.Frees+d.Driver.Maps+d.Driver.Unmaps), millis(float64(d.Driver.StallUS)),
-			fmt.Sprint(d.Stats["num_alloc_retries"]), fmt.Sprint(len(d.OOMs)))
+			fmt.Sprint(d.Stats["num_alloc_retries"]), fmt.Sprint(d.Stats["num_ooms"]))
 	}
-	if err := a.print(t); err != nil {
-		return err
+	// Names of policies are long, so each has a line of its own.
+	for i, line := range t.Lines(a.header()) {
+		if i > 0 {
+			a.printf("%s\n", a.strong(docs[i-1].Policy))
+		}
+		a.printf("%s", line)
 	}
 	a.printf("\nbound: %s live at once; no placement needs less\n", size(bound))
 	var notes []string

@@ -23,7 +23,7 @@ the string needs. Exit code 1 when the string is not right.`,
   allocsim conf "max_split_size_mb=512" --fix
   allocsim conf expandable_segments:True --torch 2.0
   allocsim conf --env            # what the environment really sets`,
-		Args: cobra.MaximumNArgs(1),
+		Args: arguments(0, 1, "one configuration string"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			v := conf.Latest
 			if version != "" {

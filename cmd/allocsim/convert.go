@@ -26,7 +26,7 @@ said, and stays with the file where it has room for notes.`,
 		Example: `  allocsim convert snapshot.pickle trace.csv
   allocsim convert trace.csv trace.parquet
   allocsim convert snapshot.pickle curves.perfetto.json --conf expandable_segments:True`,
-		Args: cobra.ExactArgs(2),
+		Args: arguments(2, 2, "two files, IN and OUT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {
 				return err

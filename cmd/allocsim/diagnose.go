@@ -34,7 +34,7 @@ ends in an OOM works too.`,
   python train.py 2>&1 | allocsim diagnose
   allocsim diagnose --text "CUDA out of memory. Tried to allocate 1.79 GiB …"
   allocsim diagnose snapshot.pickle`,
-		Args: cobra.MaximumNArgs(1),
+		Args: arguments(0, 1, "one file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {
 				return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -42,7 +43,6 @@ func (e *environment) addDevice(cmd *cobra.Command) {
 	f.StringVar(&e.gpu, "gpu", "", "a card of the catalogue, e.g. \"RTX 4090\" or \"A100 80GB\"")
 	f.StringVar(&e.catalogue, "catalogue", "", "a CSV file with more cards")
 	f.Float64Var(&e.fraction, "memory-fraction", 0, "as torch.cuda.set_per_process_memory_fraction (default: as recorded)")
-	cmd.MarkFlagsMutuallyExclusive("capacity", "gpu")
 	e.addTrace(cmd)
 }
 
@@ -59,13 +59,18 @@ func (e *environment) addPolicy(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&e.conf, "conf", "", "PYTORCH_CUDA_ALLOC_CONF to use, e.g. expandable_segments:True (default: as recorded)")
 	f.StringVar(&e.policy, "policy", "", "allocator, NAME[:OPTIONS]; see allocsim help policies")
-	cmd.MarkFlagsMutuallyExclusive("conf", "policy")
 }
 
 // parse looks at which flags were set; it is called first by every command.
 func (e *environment) parse(cmd *cobra.Command) error {
 	e.confSet = cmd.Flags().Changed("conf")
 	e.fracSet = cmd.Flags().Changed("memory-fraction")
+	if e.capacity != 0 && e.gpu != "" {
+		return errors.New("--capacity and --gpu both say how large the device is; give one of them")
+	}
+	if e.confSet && e.policy != "" {
+		return errors.New("--conf is short for --policy torch:…; give one of them")
+	}
 	if e.fracSet && !(e.fraction >= 0 && e.fraction <= 1) {
 		return fmt.Errorf("--memory-fraction %v: a fraction is between 0 and 1", e.fraction)
 	}

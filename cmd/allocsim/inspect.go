@@ -35,7 +35,7 @@ the segments it has.`,
 		Example: `  allocsim inspect snapshot.pickle
   allocsim inspect snapshot.pickle --leaks     # is something growing?
   allocsim inspect snapshot.pickle --top       # who holds the memory at the peak?`,
-		Args: cobra.ExactArgs(1),
+		Args: arguments(1, 1, "one TRACE (a snapshot, CSV, Parquet …; - is standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {
 				return err
@@ -144,7 +144,7 @@ func (a *app) showInspect(tr *traces.Trace, s *inspection, rows int) error {
 		a.printf("\n%s\n", a.strong("largest requests"))
 		t := table.New(">size", ">times", ">first at", "where")
 		for _, r := range s.Largest[:min(rows, len(s.Largest))] {
-			t.Row(size(r.Size), fmt.Sprint(r.Count), millis(float64(r.TimeUS)), r.Where)
+			t.Row(size(r.Size), fmt.Sprint(r.Count), millis(float64(r.TimeUS)), tail(r.Where, 46))
 		}
 		if err := a.print(t); err != nil {
 			return err
@@ -163,7 +163,7 @@ func (a *app) showInspect(tr *traces.Trace, s *inspection, rows int) error {
 		a.printf("\n%s\n", a.strong("who holds the memory at the peak"))
 		t := table.New(">bytes", ">blocks", "lifetime", "where")
 		for _, h := range (*s.Top)[:min(rows, len(*s.Top))] {
-			t.Row(size(h.Bytes), number(h.Blocks), string(h.Lifetime), h.Where)
+			t.Row(size(h.Bytes), number(h.Blocks), string(h.Lifetime), tail(h.Where, 42))
 		}
 		if err := a.print(t); err != nil {
 			return err

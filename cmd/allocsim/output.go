@@ -49,9 +49,13 @@ func (a *app) progress(what, unit string) *progress.Bar {
 
 // print writes a table to standard output.
 func (a *app) print(t *table.Table) error {
-	r := lipgloss.NewRenderer(a.stdout)
-	header := r.NewStyle().Bold(true)
-	return t.Write(a.stdout, 0, &header)
+	return t.Write(a.stdout, a.header())
+}
+
+// header is the style of table headers.
+func (a *app) header() *lipgloss.Style {
+	s := lipgloss.NewRenderer(a.stdout).NewStyle().Bold(true)
+	return &s
 }
 
 // strong makes text stand out on a terminal.
@@ -141,3 +145,12 @@ func breakAtCommas(s string, width int) string {
 
 // linesOf is breakAtCommas as a list.
 func linesOf(s string, width int) []string { return strings.Split(breakAtCommas(s, width), "\n") }
+
+// tail shortens a path or call site from the left to at most width columns.
+func tail(s string, width int) string {
+	r := []rune(s)
+	if len(r) <= width {
+		return s
+	}
+	return "…" + string(r[len(r)-width+1:])
+}

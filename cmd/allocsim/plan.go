@@ -33,7 +33,7 @@ them on one card at the same time. Exit code 1 when the card asked for
 		Example: `  allocsim plan snapshot.pickle
   allocsim plan snapshot.pickle --gpu "RTX 3090"
   allocsim plan --colocate train.pickle serve.pickle --gpu "A100 80GB"`,
-		Args: cobra.MinimumNArgs(1),
+		Args: arguments(1, -1, "one TRACE or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {
 				return err

@@ -34,7 +34,7 @@ the memory; about %.0[5]f bytes of host memory and %.0[6]f bytes of file an even
 			record.FileName, record.Measured.Machine, plain, frames, record.Measured.HostBytes, record.Measured.FileBytes),
 		Example: `  allocsim record -o allocsim_record.py
   allocsim record > allocsim_record.py`,
-		Args: cobra.NoArgs,
+		Args: arguments(0, 0, "no arguments"),
 		RunE: func(*cobra.Command, []string) error {
 			if out == "" || out == "-" {
 				_, err := io.WriteString(a.stdout, record.Script)

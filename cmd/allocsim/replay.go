@@ -25,7 +25,7 @@ memory limit. --capacity, --gpu, --conf and --policy change one thing each.`,
 		Example: `  allocsim replay snapshot.pickle
   allocsim replay snapshot.pickle --conf expandable_segments:True --gpu "RTX 4090"
   allocsim replay snapshot.pickle --policy bfc --capacity 24GiB --fail-on 'ooms>0'`,
-		Args: cobra.ExactArgs(1),
+		Args: arguments(1, 1, "one TRACE (a snapshot, CSV, Parquet …; - is standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {
 				return err
@@ -111,20 +111,38 @@ func (a *app) showReplay(doc *sim.Document, res *sim.Result) error {
 	t.Row("driver calls", fmt.Sprintf("%d malloc, %d free, %d map, %d unmap: about %s", doc.Driver.Mallocs, doc.Driver.Frees, doc.Driver.Maps, doc.Driver.Unmaps, millis(res.Driver.StallUS)))
 	t.Row("retries, OOMs", fmt.Sprintf("%d, %d", s.NumAllocRetries, s.NumOOMs))
 	if sp := doc.Span; sp != nil {
-		t.Row("span", fmt.Sprintf("reserved peak %s … %s, retries %d … %d over %d address orders",
-			size(sp.ReservedPeak[0]), size(sp.ReservedPeak[1]), sp.NumAllocRetries[0], sp.NumAllocRetries[1], sim.SpanOrders))
+		t.Row("span", fmt.Sprintf("reserved peak %s … %s, retries %d … %d", size(sp.ReservedPeak[0]), size(sp.ReservedPeak[1]), sp.NumAllocRetries[0], sp.NumAllocRetries[1]))
+		t.Row("", fmt.Sprintf("over %d orders in which the driver may place segments", sim.SpanOrders))
 	}
 	if err := a.print(t); err != nil {
 		return err
 	}
-	for i, o := range doc.OOMs {
-		if i == 10 {
-			a.printf("… and %d more OOMs (all in --json)\n", len(doc.OOMs)-i)
-			break
-		}
-		a.printf("%s\n", wrap(fmt.Sprintf("OOM at event %d: %s requested; %s reserved, %s allocated, largest free block %s; cause: %s",
-			o.Event, size(o.Requested), size(o.Reserved), size(o.Allocated), size(o.LargestFree), o.Cause), 80, "    "))
-	}
+	a.showOOMs(doc.OOMs)
 	a.notes(doc.Notes)
 	return nil
+}
+
+// showOOMs lists failed requests; those that follow each other directly, as
+// when a library tries one workspace after the other, are one line.
+func (a *app) showOOMs(ooms []sim.OOMDocument) {
+	const most = 5
+	shown := 0
+	for i := 0; i < len(ooms); shown++ {
+		j := i + 1
+		for j < len(ooms) && ooms[j].Event == ooms[j-1].Event+1 {
+			j++
+		}
+		o := ooms[i]
+		if shown == most {
+			a.printf("… and %d more failed requests (all in --json)\n", len(ooms)-i)
+			return
+		}
+		what := fmt.Sprintf("OOM at event %d", o.Event)
+		if j-i > 1 {
+			what = fmt.Sprintf("%d OOMs from event %d on", j-i, o.Event)
+		}
+		a.printf("%s\n", wrap(fmt.Sprintf("%s: %s requested; %s reserved, %s allocated, largest free block %s; cause: %s",
+			what, size(o.Requested), size(o.Reserved), size(o.Allocated), size(o.LargestFree), o.Cause), 80, "    "))
+		i = j
+	}
 }

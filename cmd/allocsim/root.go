@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"strings"
 
@@ -32,7 +33,7 @@ allocator policy, on any size of device, and answers:
 To record a job: allocsim record --help`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
+		Args:          unknownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetIn(stdin)
@@ -53,4 +54,29 @@ To record a job: allocsim record --help`,
 // oneLine is an error as one line.
 func oneLine(err error) string {
 	return strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")
+}
+
+// unknownCommand names the nearest command to one that does not exist.
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := "allocsim help lists the commands"
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = "did you mean " + near[0] + "? (" + hint + ")"
+	}
+	return fmt.Errorf("unknown command %q; %s", args[0], hint)
+}
+
+// arguments checks how many arguments a command got; what names them.
+func arguments(atLeast, atMost int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < atLeast:
+			return fmt.Errorf("%s needs %s; %s --help shows examples", cmd.CommandPath(), what, cmd.CommandPath())
+		case atMost >= 0 && len(args) > atMost:
+			return fmt.Errorf("%s takes %s, but %q is one too many; %s --help shows examples", cmd.CommandPath(), what, args[atMost], cmd.CommandPath())
+		}
+		return nil
+	}
 }

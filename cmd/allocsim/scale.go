@@ -42,7 +42,7 @@ device. It refuses when the recordings do not determine the answer.
 With a device (--gpu, --capacity) it also finds the largest value that fits.`,
 		Example: `  allocsim scale --vary batch --at 4=bs4.pickle --at 8=bs8.pickle --predict 16,32
   allocsim scale --vary batch --at 4=bs4.pickle --at 8=bs8.pickle --gpu "RTX 3090"`,
-		Args: cobra.NoArgs,
+		Args: arguments(0, 0, "no arguments besides its flags"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := env.parse(cmd); err != nil {
 				return err

@@ -27,7 +27,7 @@ anything is run. The trace replays like a recording.`,
 		Example: `  allocsim synth bert-large --batch 8 --seq 256 --precision bf16-amp -o bert.csv
   allocsim synth llama-7b --infer --batch 16 --seq 2048 --precision bf16 -o serve.parquet
   allocsim replay bert.csv --gpu "RTX 4090"`,
-		Args: cobra.MaximumNArgs(1),
+		Args: arguments(0, 1, "one MODEL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if list {
 				return a.showModels()

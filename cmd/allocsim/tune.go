@@ -27,7 +27,7 @@ of reserved memory (within --tolerance); time in driver calls; fewer options.
 		Example: `  allocsim tune snapshot.pickle
   allocsim tune snapshot.pickle --gpu "RTX 4090"
   allocsim tune rank0.pickle rank1.pickle --torch 2.6 --json`,
-		Args: cobra.MinimumNArgs(1),
+		Args: arguments(1, -1, "one TRACE or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {
 				return err

@@ -35,9 +35,15 @@ func (t *Table) Row(cells ...string) { t.rows = append(t.rows, cells) }
 // Len is the number of rows.
 func (t *Table) Len() int { return len(t.rows) }
 
-// Write prints the table with an indent of spaces. style, if not nil, is
-// applied to the header's cells.
-func (t *Table) Write(w io.Writer, indent int, style *lipgloss.Style) error {
+// Write prints the table. style, if not nil, is applied to the header's cells.
+func (t *Table) Write(w io.Writer, style *lipgloss.Style) error {
+	_, err := io.WriteString(w, strings.Join(t.Lines(style), ""))
+	return err
+}
+
+// Lines returns the table's lines, each with its line break: the header, if
+// there is one, and the rows.
+func (t *Table) Lines(style *lipgloss.Style) []string {
 	width := make([]int, len(t.header))
 	headed := false
 	for i, h := range t.header {
@@ -51,10 +57,8 @@ func (t *Table) Write(w io.Writer, indent int, style *lipgloss.Style) error {
 			}
 		}
 	}
-	var b strings.Builder
-	line := func(cells []string, style *lipgloss.Style) {
-		start := b.Len()
-		b.WriteString(strings.Repeat(" ", indent))
+	line := func(cells []string, style *lipgloss.Style) string {
+		var b strings.Builder
 		for i := range width {
 			c := ""
 			if i < len(cells) {
@@ -73,17 +77,14 @@ func (t *Table) Write(w io.Writer, indent int, style *lipgloss.Style) error {
 				b.WriteString("  ")
 			}
 		}
-		text := strings.TrimRight(b.String()[start:], " ")
-		all := b.String()[:start] + text + "\n"
-		b.Reset()
-		b.WriteString(all)
+		return strings.TrimRight(b.String(), " ") + "\n"
 	}
+	var out []string
 	if headed {
-		line(t.header, style)
+		out = append(out, line(t.header, style))
 	}
 	for _, r := range t.rows {
-		line(r, nil)
+		out = append(out, line(r, nil))
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return out
 }
