@@ -106,23 +106,27 @@ func partition(params []*eager.Tensor, ranks int) []*eager.Tensor {
 	return out
 }
 
-// fsdp is torch.distributed.fsdp.fully_shard applied to every block and to the
-// rest (embedding, head): each rank keeps 1/DP of every parameter along its
-// first dimension, gathers a unit's parameters before its forward and backward,
-// and reduce-scatters the unit's gradients after its backward.
+// fsdp is torch.distributed.fsdp.fully_shard (FSDP2) applied to every block and
+// to the whole model: each rank keeps 1/DP of every parameter along its first
+// dimension, gathers a unit's parameters before its forward and backward, and
+// reduce-scatters the unit's gradients after its backward. The root unit
+// (embedding, final norm, head) stays gathered between forward and backward, as
+// is the default.
 type fsdp struct {
 	e       *eager.Engine
 	ranks   int64
 	reshard bool // ZeRO-3: free the gathered parameters after forward
 	units   []*shardUnit
 	root    *shardUnit
-	gather  *eager.Tensor // buffer of the last all-gather, freed by the next
+	back    bool          // a backward is running
+	held    *eager.Tensor // buffer of the last all-gather in forward
 	scatter *eager.Tensor // input of the last reduce-scatter, freed by the next
 }
 
 type shardUnit struct {
 	full   []*eager.Tensor // what the model computes with
 	shards []*eager.Tensor // what the optimizer updates
+	gather *eager.Tensor   // buffer of an all-gather under way
 	ready  bool            // gathered
 	done   bool            // gradients reduced in this backward
 }
@@ -166,25 +170,42 @@ func (f *fsdp) parameters() []*eager.Tensor {
 	return ps
 }
 
-// unshard gathers a unit: one flat buffer for the all-gather, then the
-// parameters copied out of it. The buffer lives until the next gather.
+// padded is the elements of parameter i of a unit, all ranks' shards together.
+func (f *fsdp) padded(u *shardUnit, i int) int64 { return u.shards[i].Numel() * f.ranks }
+
+// start issues a unit's all-gather into one flat buffer.
+func (f *fsdp) start(u *shardUnit) {
+	if u.ready || u.gather != nil || len(u.full) == 0 {
+		return
+	}
+	var n int64
+	for i, p := range u.full {
+		n += f.padded(u, i) * p.DType.Size()
+	}
+	u.gather = f.e.Buffer(eager.I8, n)
+}
+
+// unshard waits for a unit's all-gather and copies the parameters out of its
+// buffer, which in forward lives until the next unit's.
 func (f *fsdp) unshard(u *shardUnit) {
 	if u.ready || len(u.full) == 0 {
 		return
 	}
+	f.start(u)
 	u.ready = true
-	e := f.e
-	var n int64
 	for i, p := range u.full {
-		n += u.shards[i].Numel() * f.ranks * p.DType.Size()
+		f.e.AllocStorage(p, f.padded(u, i)*p.DType.Size())
 	}
-	buf := e.Buffer(eager.I8, n)
-	if f.gather != nil {
-		f.gather.Release()
+	buf := u.gather
+	u.gather = nil
+	if f.held != nil {
+		f.held.Release()
+		f.held = nil
 	}
-	f.gather = buf
-	for _, p := range u.full {
-		e.AllocStorage(p)
+	if f.back {
+		buf.Release()
+	} else {
+		f.held = buf
 	}
 }
 
@@ -198,39 +219,59 @@ func (f *fsdp) free(u *shardUnit) {
 	}
 }
 
-// reduce is post_backward: the unit's gradients go through a flat buffer into
-// shards of the parameter type of the optimizer.
+// afterForward is the root's post-forward.
+func (f *fsdp) afterForward() {
+	if f.held != nil {
+		f.held.Release()
+		f.held = nil
+	}
+}
+
+// preBackward makes unit i ready and issues the all-gather of the one before.
+func (f *fsdp) preBackward(i int) {
+	f.unshard(f.units[i])
+	if i > 0 {
+		f.start(f.units[i-1])
+	}
+}
+
+// reduce is post_backward: the unit's parameters are freed, its gradients go
+// through a flat buffer into one buffer of shards of the optimizer's type.
 func (f *fsdp) reduce(u *shardUnit) {
 	if u.done || len(u.full) == 0 {
 		return
 	}
 	u.done = true
 	e := f.e
-	var n int64
 	dt := u.full[0].DType
-	for _, s := range u.shards {
-		n += s.Numel() * f.ranks
-	}
-	in := e.Buffer(dt, n)
+	f.free(u)
 	if f.scatter != nil {
 		f.scatter.Release()
 	}
-	f.scatter = in
+	var n int64
+	for i := range u.full {
+		n += f.padded(u, i)
+	}
+	f.scatter = e.Buffer(dt, n)
 	for _, p := range u.full {
 		p.FreeGrad()
 	}
-	f.free(u)
-	for _, s := range u.shards {
-		if s.Grad == nil {
-			s.Grad = e.Buffer(s.DType, s.Shape...)
-		} else {
-			e.Do(func() { e.Empty(s.DType, s.Shape...) })
+	e.Do(func() {
+		out := e.Empty(dt, n/f.ranks)
+		out = e.To(out, u.shards[0].DType)
+		first := u.shards[0].Grad == nil
+		off := e.Flat(out, u.shards)
+		for i, s := range u.shards {
+			if first { // the gradients are views of the buffer
+				s.Grad = e.Keep(off[i])
+			}
 		}
-	}
+	})
 }
 
-// beginStep gathers the root unit, whose parameters stay for the forward.
-func (f *fsdp) beginStep() {
+// beginForward gathers the root unit, whose parameters stay for the backward.
+func (f *fsdp) beginForward() {
+	f.back = false
 	for _, u := range f.units {
 		u.done = false
 	}
@@ -238,15 +279,19 @@ func (f *fsdp) beginStep() {
 	f.unshard(f.root)
 }
 
+// beginBackward issues the first all-gather of the backward.
+func (f *fsdp) beginBackward() {
+	f.back = true
+	f.unshard(f.root)
+	f.start(f.units[len(f.units)-1])
+}
+
 // endBackward reduces what is left.
 func (f *fsdp) endBackward() {
 	f.reduce(f.root)
-	if f.gather != nil {
-		f.gather.Release()
-		f.gather = nil
-	}
 	if f.scatter != nil {
 		f.scatter.Release()
 		f.scatter = nil
 	}
+	f.back = false
 }

@@ -53,7 +53,7 @@ func (p *program) setup() {
 		}
 		e.Meta(func() { p.net = build(e, p.m, &inner) })
 		for _, b := range buffersOf(p.net) {
-			e.AllocStorage(b)
+			e.AllocStorage(b, 0)
 		}
 		p.fsdp = newFSDP(e, p.net, o, o.Precision.paramType())
 		p.params = p.fsdp.parameters()
@@ -153,17 +153,12 @@ func (p *program) sharded(i int, x *eager.Tensor, v env) *eager.Tensor {
 	if !back {
 		// The block's backward begins when its result gets a gradient and
 		// ends when its input does.
-		x.HookGrad(func() { f.reduce(u) })
+		x.HookGradFirst(func() { f.reduce(u) })
 	}
 	y := p.net.block(i, x, v)
 	if !back {
-		y.HookGrad(func() {
-			f.unshard(u)
-			if i > 0 {
-				f.unshard(f.units[i-1]) // prefetch
-			}
-		})
-		if f.reshard && i < len(f.units)-1 {
+		y.HookGrad(func() { f.preBackward(i) })
+		if f.reshard {
 			f.free(u)
 		}
 	}
@@ -176,6 +171,9 @@ func (p *program) forward() (loss *eager.Tensor) {
 	return e.Scope(func() *eager.Tensor {
 		items, length := p.s.next()
 		b := p.net.newBatch(items, length)
+		if p.fsdp != nil {
+			p.fsdp.beginForward()
+		}
 		h := p.body(b, nil)
 		logits := p.net.head(h)
 		if p.m.image() {
@@ -186,6 +184,9 @@ func (p *program) forward() (loss *eager.Tensor) {
 			e.Keep(e.Retain(logits))
 		}
 		loss := p.net.loss(logits, b)
+		if p.fsdp != nil {
+			p.fsdp.afterForward()
+		}
 		e.Drop(h, logits)
 		return loss
 	})
@@ -196,9 +197,6 @@ func (p *program) micro() {
 	e, o := p.e, p.o
 	e.Phase("forward")
 	var loss *eager.Tensor
-	if p.fsdp != nil {
-		p.fsdp.beginStep()
-	}
 	p.amp(func() {
 		loss = p.forward()
 	})
@@ -217,6 +215,9 @@ func (p *program) micro() {
 		return
 	}
 	e.Phase("backward")
+	if p.fsdp != nil {
+		p.fsdp.beginBackward()
+	}
 	if p.scaler != nil {
 		e.Do(func() { e.Backward(p.scaler.scaled(loss), nil, false) })
 	} else {

@@ -463,6 +463,13 @@ func (t *Tensor) HookGrad(f func()) {
 	}
 }
 
+// HookGradFirst is HookGrad ahead of the hooks there are.
+func (t *Tensor) HookGradFirst(f func()) {
+	if t.fn != nil {
+		t.fn.pre = append([]func(){f}, t.fn.pre...)
+	}
+}
+
 // InBackward reports that a backward is running: a block that runs then is
 // being recomputed.
 func (e *Engine) InBackward() bool { return e.inBack }

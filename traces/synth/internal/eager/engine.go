@@ -425,11 +425,22 @@ func (e *Engine) FreeStorage(t *Tensor) {
 	s.block = traces.NoBlock
 }
 
-// AllocStorage gives t a block again after FreeStorage or Meta.
-func (e *Engine) AllocStorage(t *Tensor) {
+// AllocStorage gives t a block of at least its bytes after FreeStorage or Meta.
+func (e *Engine) AllocStorage(t *Tensor, bytes int64) {
 	if t.st.block != traces.NoBlock {
 		return
 	}
-	n := e.newStorage(t.Bytes())
+	n := e.newStorage(max(bytes, t.Bytes()))
 	t.st.block, t.st.bytes = n.block, n.bytes
+}
+
+// Flat sees consecutive parts of a flat buffer in the shapes of others, without
+// autograd: the handles share its storage.
+func (e *Engine) Flat(buf *Tensor, like []*Tensor) []*Tensor {
+	out := make([]*Tensor, len(like))
+	for i, t := range like {
+		buf.st.refs++
+		out[i] = e.newTensor(buf.st, buf.DType, t.Shape, rowMajor(t.Shape))
+	}
+	return out
 }
