@@ -96,6 +96,9 @@ func (n *bert) newBatch(items, length int64) batch { return n.tokenBatch(items, 
 
 func (n *bert) begin(b batch) (*eager.Tensor, env) {
 	e := n.e
+	if !n.first {
+		return nil, env{mask: n.paddingMask(b)}
+	}
 	h := n.module("embeddings", func() *eager.Tensor {
 		return e.Scope(func() *eager.Tensor {
 			ids := e.Empty(eager.I64, 1, b.len) // gather of the type ids
@@ -117,10 +120,10 @@ func (n *bert) begin(b batch) (*eager.Tensor, env) {
 		})
 	})
 	e.Retain(h) // the encoder's argument
-	return h, env{}
+	return h, env{mask: n.paddingMask(b)}
 }
 
-func (n *bert) block(i int, h *eager.Tensor, v env) *eager.Tensor {
+func (n *bert) block(i int, h *eager.Tensor, env env) *eager.Tensor {
 	e, l := n.e, n.layers[i]
 	return n.module(layerName("encoder.layer", n.lo+i), func() *eager.Tensor {
 		return e.Scope(func() *eager.Tensor {
@@ -130,7 +133,7 @@ func (n *bert) block(i int, h *eager.Tensor, v env) *eager.Tensor {
 						q := n.project(l.q, h, l.heads, l.perDim)
 						k := n.project(l.k, h, l.heads, l.perDim)
 						v := n.project(l.v, h, l.heads, l.perDim)
-						s := e.SDPA(q, k, v, false, n.attnDrop())
+						s := e.SDPA(q, k, v, env.mask, false, n.attnDrop())
 						return n.merge(s)
 					})
 					return n.residual(l.o, l.attnNorm, ctx, h)

@@ -70,15 +70,17 @@ func (n *gpt2) newBatch(items, length int64) batch { return n.tokenBatch(items, 
 
 func (n *gpt2) begin(b batch) (*eager.Tensor, env) {
 	e := n.e
+	if !n.first {
+		return nil, env{mask: n.paddingMask(b)}
+	}
+	var v env
 	h := n.module("embeddings", func() *eager.Tensor {
 		x := e.Embedding(b.x, n.wte)
-		ar := e.Empty(eager.I64, b.len)
-		ids := e.Empty(eager.I64, b.len)
-		e.Drop(ar)
-		ids = e.Unsqueeze(ids, 0)
+		ids := n.positions(b)
 		p := e.Embedding(ids, n.wpe)
 		h := e.Add(x, p)
 		n.maskTemps(b)
+		v.mask = n.paddingMask(b)
 		d := n.drop(h, n.m.Dropout)
 		if d != h {
 			e.Drop(h)
@@ -86,25 +88,22 @@ func (n *gpt2) begin(b batch) (*eager.Tensor, env) {
 		// x and p stay in the model's scope until it returns.
 		return d
 	})
-	return h, env{}
+	return h, v
 }
 
-// maskTemps are the small tensors of transformers' create_causal_mask, which
-// looks for packed sequences in the position ids and finds that no mask is
-// needed.
-func (n *net) maskTemps(b batch) {
+// generating reports generation with a cache.
+func (n *net) generating() bool { return n.cache != nil && n.cache.gen }
+
+// positions makes the position ids: of one row in training, of every item in
+// generation, where they come from outside.
+func (n *net) positions(b batch) *eager.Tensor {
 	e := n.e
-	e.Do(func() {
-		first := e.Empty(eager.I64, b.n, 1)
-		joined := e.Empty(eager.I64, b.n, b.len+1)
-		diff := e.Empty(eager.I64, b.n, b.len)
-		e.Drop(joined)
-		jump := e.Empty(eager.Bool, b.n, b.len)
-		sum := e.Empty(eager.I64, b.n, b.len)
-		e.Drop(e.Empty(eager.I64, b.n, b.len), jump)
-		last := e.Empty(eager.Bool, b.n)
-		all := e.Empty(eager.Bool)
-		e.Drop(last, all, first, diff, sum)
+	if n.generating() {
+		return e.Empty(eager.I64, b.n, b.len)
+	}
+	return e.Scope(func() *eager.Tensor {
+		e.Empty(eager.I64, b.len) // arange, then shifted
+		return e.Unsqueeze(e.Empty(eager.I64, b.len), 0)
 	})
 }
 
@@ -113,7 +112,7 @@ func (n *gpt2) block(i int, h *eager.Tensor, v env) *eager.Tensor {
 	return n.module(layerName("h", n.lo+i), func() *eager.Tensor {
 		return e.Scope(func() *eager.Tensor {
 			x := n.ln(l.ln1, h)
-			o := n.module("attn", func() *eager.Tensor { return n.attention(i, x) })
+			o := n.module("attn", func() *eager.Tensor { return n.attention(i, x, v) })
 			r := e.Add(o, h)
 			e.Drop(x)
 			y := n.ln(l.ln2, r)
@@ -141,7 +140,7 @@ func (n *gpt2) dropped(x *eager.Tensor) *eager.Tensor {
 	return d
 }
 
-func (n *gpt2) attention(i int, x *eager.Tensor) *eager.Tensor {
+func (n *gpt2) attention(i int, x *eager.Tensor, env env) *eager.Tensor {
 	e, l := n.e, n.layers[i]
 	return e.Scope(func() *eager.Tensor {
 		qkv := n.apply(l.attn, x)
@@ -157,8 +156,11 @@ func (n *gpt2) attention(i int, x *eager.Tensor) *eager.Tensor {
 		if n.train {
 			p = n.m.Dropout
 		}
-		a := n.merge(e.SDPA(q, k, v, q.Dim(2) > 1, p))
+		s := e.SDPA(q, k, v, env.mask, env.mask == nil && q.Dim(2) > 1, p)
+		a := n.merge(s)
+		e.Drop(s)
 		o := n.apply(l.proj, a)
+		e.Drop(a)
 		return n.dropped(o)
 	})
 }

@@ -8,6 +8,7 @@ import (
 type kvCache struct {
 	e      *eager.Engine
 	paged  bool
+	gen    bool  // generation, as against a training forward with use_cache
 	block  int64 // tokens per page
 	k, v   []*eager.Tensor
 	pages  [][]*eager.Tensor // by layer
@@ -77,6 +78,9 @@ func (c *kvCache) free() {
 	}
 }
 
+// cacher is a decoder, which takes a cache.
+type cacher interface{ setCache(*kvCache) }
+
 // setCache gives a decoder its cache.
 func (n *net) setCache(c *kvCache) { n.cache = c }
 
@@ -116,24 +120,36 @@ func (p *program) keepOrDrop(out *eager.Tensor) {
 	p.e.Drop(out)
 }
 
+// bookkeeping is the tensors of a few bytes that generate() makes for each
+// token: cache positions, stopping criteria, mask checks.
+func (p *program) bookkeeping(items int64) {
+	for range 4 {
+		p.e.Transient(8)
+		p.e.Transient(8 * items)
+		p.e.Transient(1)
+	}
+}
+
 // generate is greedy generation as transformers' generate() does it: the whole
 // prompt once, then one token at a time; the head runs on the last position.
 func (p *program) generate(items, length int64) {
 	e, o := p.e, p.o
 	cache := newKVCache(e, o, p.net.blocks())
-	p.net.(interface{ setCache(*kvCache) }).setCache(cache)
+	cache.gen = true
+	p.net.(cacher).setCache(cache)
 	e.Do(func() {
 		ids := e.Empty(eager.I64, items, length)
-		x, cur := ids, length
+		x := ids
 		for t := range o.NewTokens {
 			phase := "prefill"
 			if t > 0 {
 				phase = "decode"
 			}
 			e.Phase(phase)
+			p.bookkeeping(items)
 			next := e.Scope(func() *eager.Tensor {
 				logits := e.Scope(func() *eager.Tensor {
-					h := p.body(batch{x: x, n: items, len: x.Dim(1), past: cur - x.Dim(1)}, nil)
+					h := p.body(batch{x: x, n: items, len: x.Dim(1)}, nil)
 					return p.net.head(e.Slice(h, 1, h.Dim(1)-1, 1))
 				})
 				f := e.Empty(eager.F32, items, logits.Dim(-1))
@@ -154,9 +170,8 @@ func (p *program) generate(items, length int64) {
 			x = next
 			x = e.View(next, items, 1)
 			e.Drop(next)
-			cur++
 		}
 	})
 	cache.free()
-	p.net.(interface{ setCache(*kvCache) }).setCache(nil)
+	p.net.(cacher).setCache(nil)
 }

@@ -80,11 +80,11 @@ func (n *llama) begin(b batch) (*eager.Tensor, env) {
 		dt = h.DType
 		e.Retain(h) // inputs_embeds
 	}
-	ar := e.Empty(eager.I64, b.len)
-	e.Empty(eager.I64, b.len)
-	e.Drop(ar)
+	n.positions(b)
 	n.maskTemps(b)
-	return h, n.rope(b, dt)
+	v := n.rope(b, dt)
+	v.mask = n.paddingMask(b)
+	return h, v
 }
 
 // rope makes the rotary tables of the positions.
@@ -95,8 +95,12 @@ func (n *llama) rope(b batch, dt eager.DType) (v env) {
 			d := n.m.headDim()
 			var cos, sin *eager.Tensor
 			e.NoGrad(func() {
-				pos := e.Empty(eager.F32, 1, 1, b.len)
-				inv := e.Expand(e.View(n.invFreq[0], 1, d/2, 1), 1, d/2, 1)
+				rows := int64(1)
+				if n.generating() {
+					rows = b.n // generation gives every item its positions
+				}
+				pos := e.Empty(eager.F32, rows, 1, b.len)
+				inv := e.Expand(e.View(n.invFreq[0], 1, d/2, 1), rows, d/2, 1)
 				f := e.Transpose(e.Bmm(inv, pos), 1, 2)
 				emb := e.Cat(-1, f, f)
 				c1 := e.MulScalar(emb)
@@ -109,7 +113,7 @@ func (n *llama) rope(b batch, dt eager.DType) (v env) {
 			})
 			return []*eager.Tensor{cos, sin}
 		})
-		v = env{ts[0], ts[1]}
+		v = env{cos: ts[0], sin: ts[1]}
 		return nil
 	})
 	return v
@@ -196,7 +200,11 @@ func (n *llama) attention(i int, x *eager.Tensor, env env) *eager.Tensor {
 		e.Drop(q, k)
 		q, k = ts[0], ts[1]
 		k, v = n.cached(i, k, v)
-		a := n.merge(e.SDPA(q, k, v, q.Dim(2) > 1, 0))
+		if env.mask != nil && l.heads != l.kv {
+			// A mask rules out grouped queries: keys and values are repeated.
+			k, v = e.RepeatInterleave(k, l.heads/l.kv), e.RepeatInterleave(v, l.heads/l.kv)
+		}
+		a := n.merge(e.SDPA(q, k, v, env.mask, env.mask == nil && q.Dim(2) > 1, 0))
 		return n.apply(l.o, a)
 	})
 }

@@ -32,13 +32,16 @@ type network interface {
 }
 
 // env is what the blocks share besides the hidden state.
-type env struct{ cos, sin *eager.Tensor }
+type env struct{ cos, sin, mask *eager.Tensor }
 
 func (v env) tensors() []*eager.Tensor {
-	if v.cos == nil {
-		return nil
+	var ts []*eager.Tensor
+	for _, t := range []*eager.Tensor{v.cos, v.sin, v.mask} {
+		if t != nil {
+			ts = append(ts, t)
+		}
 	}
-	return []*eager.Tensor{v.cos, v.sin}
+	return ts
 }
 
 // batch is one batch on the device.
@@ -46,8 +49,8 @@ type batch struct {
 	x, y *eager.Tensor
 	n    int64 // items
 	len  int64 // tokens per item, or pixels per side
-	// past is the number of cached positions before x (decoding).
-	past int64
+	// mask is the attention mask of a padded batch; nil without padding.
+	mask *eager.Tensor
 }
 
 // net is what all families share.
@@ -191,7 +194,55 @@ func (n *net) drop(x *eager.Tensor, p float64) *eager.Tensor { return n.e.Dropou
 // tokenBatch is a batch of token ids that are their own labels.
 func (n *net) tokenBatch(items, length int64) batch {
 	x := n.e.Empty(eager.I64, items, length)
-	return batch{x: x, y: x, n: items, len: length}
+	b := batch{x: x, y: x, n: items, len: length}
+	if n.o.padded() {
+		b.mask = n.e.Empty(eager.I64, items, length)
+	}
+	return b
+}
+
+// paddingMask is transformers' boolean mask [B,1,S,S] of a padded batch, with
+// the small tensors that lead to it; nil without padding.
+func (n *net) paddingMask(b batch) *eager.Tensor {
+	if b.mask == nil {
+		return nil
+	}
+	e := n.e
+	return e.Scope(func() *eager.Tensor {
+		e.Empty(eager.Bool, b.n, b.len)
+		e.Transient(1)
+		e.Empty(eager.I64, b.n)
+		e.Empty(eager.I64)
+		e.Empty(eager.I64, b.len)
+		for range 3 {
+			e.Transient(8 * b.len)
+		}
+		e.Transient(b.len)
+		idx := e.Empty(eager.I64, b.n, b.len)
+		e.Transient(8 * b.n * b.len)
+		e.Empty(eager.Bool, b.n, b.len)
+		e.Drop(idx)
+		return e.Empty(eager.Bool, b.n, 1, b.len, b.len)
+	})
+}
+
+// maskTemps are the small tensors of transformers' create_causal_mask, which
+// looks for packed sequences in the position ids and finds that no mask is
+// needed.
+func (n *net) maskTemps(b batch) {
+	e := n.e
+	e.Do(func() {
+		first := e.Empty(eager.I64, b.n, 1)
+		joined := e.Empty(eager.I64, b.n, b.len+1)
+		diff := e.Empty(eager.I64, b.n, b.len)
+		e.Drop(joined)
+		jump := e.Empty(eager.Bool, b.n, b.len)
+		sum := e.Empty(eager.I64, b.n, b.len)
+		e.Drop(e.Empty(eager.I64, b.n, b.len), jump)
+		last := e.Empty(eager.Bool, b.n)
+		all := e.Empty(eager.Bool)
+		e.Drop(last, all, first, diff, sum)
+	})
 }
 
 // imageBatch is a batch of fp32 images. The class labels are made after the

@@ -149,6 +149,10 @@ type Options struct {
 	// until items × padded length would exceed it; Batch is then the most.
 	TokenBudget int64 `json:"token_budget"`
 
+	// UseCache keeps keys and values during training too, as transformers'
+	// default use_cache=True does (decoders without checkpointing).
+	UseCache bool `json:"use_cache"`
+
 	// EmptyCacheEvery calls torch.cuda.empty_cache() after every n-th step; 0
 	// never.
 	EmptyCacheEvery int `json:"empty_cache_every"`
@@ -333,6 +337,13 @@ func first(err error) error {
 		return j.Unwrap()[0]
 	}
 	return err
+}
+
+// padded reports batches whose items differ in length, which come with an
+// attention mask.
+func (o Options) padded() bool {
+	l, _ := parseLengths(o.Lengths)
+	return l.kind == "uniform" || l.kind == "lognormal"
 }
 
 // check validates the options against a model, after fill.

@@ -174,6 +174,7 @@ func (p *program) forward() (loss *eager.Tensor) {
 		if p.fsdp != nil {
 			p.fsdp.beginForward()
 		}
+		cache := p.trainCache()
 		h := p.body(b, nil)
 		logits := p.net.head(h)
 		if p.m.image() {
@@ -188,8 +189,24 @@ func (p *program) forward() (loss *eager.Tensor) {
 			p.fsdp.afterForward()
 		}
 		e.Drop(h, logits)
+		if cache != nil {
+			cache.free()
+			p.net.(cacher).setCache(nil)
+		}
 		return loss
 	})
+}
+
+// trainCache gives a decoder a cache for one forward when the options ask for
+// it; checkpointing switches it off.
+func (p *program) trainCache() *kvCache {
+	if !p.o.UseCache || !p.m.decoder() || p.o.Checkpoint != NoCheckpoint {
+		return nil
+	}
+	c := newKVCache(p.e, p.o, p.net.blocks())
+	c.paged = false
+	p.net.(cacher).setCache(c)
+	return c
 }
 
 // micro is one forward and backward of a micro-batch.

@@ -159,7 +159,7 @@ func (n *vit) attention(l vitLayer, y *eager.Tensor) *eager.Tensor {
 		})
 		q, k, v := ts[0], ts[1], ts[2]
 		e.Drop(qkv)
-		o := e.SDPA(q, k, v, false, 0)
+		o := e.SDPA(q, k, v, nil, false, 0)
 		flat := e.Scope(func() *eager.Tensor {
 			return e.View(e.ContiguousCopy(e.Permute(o, 2, 0, 1, 3)), b*s, h)
 		})
@@ -178,7 +178,7 @@ func (n *vit) fastAttention(l vitLayer, y *eager.Tensor) *eager.Tensor {
 		p := n.apply(l.in, y)
 		parts := e.Split(p, -1, h, h, h)
 		q, k, v := n.heads(parts[0], l.heads, l.hd), n.heads(parts[1], l.heads, l.hd), n.heads(parts[2], l.heads, l.hd)
-		o := e.SDPA(q, k, v, false, 0)
+		o := e.SDPA(q, k, v, nil, false, 0)
 		m := e.Scope(func() *eager.Tensor { return e.Reshape(e.Transpose(o, 1, 2), y.Dim(0), y.Dim(1), h) })
 		return n.apply(l.out, m)
 	})

@@ -1,10 +1,11 @@
 package eager
 
-// SDPA is F.scaled_dot_product_attention of q [B,A,S,D], k and v [B,KV,Sk,D].
+// SDPA is F.scaled_dot_product_attention of q [B,A,S,D], k and v [B,KV,Sk,D]
+// and a boolean mask [B,1,S,Sk] or nil.
 // The kernel is chosen as torch 2.11 does on the device: cuDNN (16 bit, Hopper
 // and newer), flash (16 bit), memory-efficient (fp32), or the composite math
 // form (fp32 with grouped queries).
-func (e *Engine) SDPA(q, k, v *Tensor, causal bool, dropout float64) *Tensor {
+func (e *Engine) SDPA(q, k, v, mask *Tensor, causal bool, dropout float64) *Tensor {
 	defer e.stacks.op("aten::scaled_dot_product_attention")()
 	return e.Scope(func() *Tensor {
 		v, k, q := e.ampArgs3(v, k, q)
@@ -12,17 +13,31 @@ func (e *Engine) SDPA(q, k, v *Tensor, causal bool, dropout float64) *Tensor {
 			gqa := q.Dim(1) != k.Dim(1)
 			pairs := float64(q.Dim(0) * q.Dim(1) * q.Dim(2) * k.Dim(2))
 			e.flops(4 * pairs * float64(q.Dim(3)))
+			mask := e.attentionBias(mask, q.DType)
 			switch {
 			case q.DType.Half() && e.Device.CuDNNAttention && q.Dim(3) <= 256 && q.Dim(3)%8 == 0:
-				return e.fusedAttention(q, k, v, cudnnAttention{})
-			case q.DType.Half() && q.Dim(3) <= 256:
-				return e.fusedAttention(q, k, v, flashAttention{})
+				return e.fusedAttention(q, k, v, mask, cudnnAttention{})
+			case q.DType.Half() && q.Dim(3) <= 256 && mask == nil:
+				return e.fusedAttention(q, k, v, nil, flashAttention{})
 			case !gqa:
-				return e.fusedAttention(q, k, v, efficientAttention{dropout: dropout})
+				return e.fusedAttention(q, k, v, mask, efficientAttention{})
 			default:
-				return e.mathAttention(q, k, v, causal, dropout)
+				return e.mathAttention(q, k, v, mask, causal, dropout)
 			}
 		})
+	})
+}
+
+// attentionBias turns a boolean mask into one to add (0 or -inf) of the query's
+// type (convert_boolean_attn_mask): two scalars and the mask's shape.
+func (e *Engine) attentionBias(mask *Tensor, dt DType) *Tensor {
+	if mask == nil {
+		return nil
+	}
+	return e.Scope(func() *Tensor {
+		e.Empty(dt)
+		e.Empty(dt)
+		return e.Empty(dt, mask.Shape...)
 	})
 }
 
@@ -36,9 +51,12 @@ type attentionKernel interface {
 	backward(e *Engine, g, out, q, k, v *Tensor) (dq, dk, dv *Tensor)
 }
 
-func (e *Engine) fusedAttention(q, k, v *Tensor, kern attentionKernel) *Tensor {
+func (e *Engine) fusedAttention(q, k, v, bias *Tensor, kern attentionKernel) *Tensor {
 	n := e.node(kern.name(), q, k, v)
 	n.save(k, q, v)
+	if bias != nil {
+		n.save(bias)
+	}
 	out := kern.forward(e, n, q, k, v)
 	pairs := float64(q.Dim(0) * q.Dim(1) * q.Dim(2) * k.Dim(2))
 	d := float64(q.Dim(3))
@@ -46,7 +64,7 @@ func (e *Engine) fusedAttention(q, k, v *Tensor, kern attentionKernel) *Tensor {
 		k, q, v := b.Saved(0), b.Saved(1), b.Saved(2)
 		var o *Tensor
 		for i := 3; i < len(b.n.saved); i++ {
-			if s := b.Saved(i); len(s.Shape) == 4 && s.DType == q.DType && s.Dim(3) == v.Dim(3) {
+			if s := b.Saved(i); len(s.Shape) == 4 && s.DType == q.DType && s.Dim(1) == q.Dim(1) {
 				o = s
 			}
 		}
@@ -76,7 +94,9 @@ func (cudnnAttention) forward(e *Engine, n *Node, q, k, v *Tensor) *Tensor {
 	if n != nil {
 		n.save(e.Empty(F32, q.Dim(0), q.Dim(1), q.Dim(2)))
 	}
-	e.Transient(256)
+	if q.Dim(2) > 1 {
+		e.Transient(256)
+	}
 	n.saveOut(out)
 	n.save(offset, seed)
 	return out
@@ -131,7 +151,7 @@ func (flashAttention) backward(e *Engine, g, out, q, k, v *Tensor) (dq, dk, dv *
 
 // efficientAttention is the memory-efficient (CUTLASS) kernel, which serves
 // fp32.
-type efficientAttention struct{ dropout float64 }
+type efficientAttention struct{}
 
 func (efficientAttention) name() string { return "ScaledDotProductEfficientAttentionBackward0" }
 
@@ -170,11 +190,10 @@ func (efficientAttention) backward(e *Engine, g, out, q, k, v *Tensor) (dq, dk, 
 }
 
 // mathAttention is _scaled_dot_product_attention_math.
-func (e *Engine) mathAttention(q, k, v *Tensor, causal bool, dropout float64) *Tensor {
+func (e *Engine) mathAttention(q, k, v, mask *Tensor, causal bool, dropout float64) *Tensor {
 	src := q.DType
 	qs := e.MulScalar(q)
-	var mask *Tensor
-	if causal {
+	if causal && mask == nil {
 		e.NoGrad(func() {
 			mask = e.Scope(func() *Tensor {
 				ones := e.Empty(Bool, q.Dim(2), k.Dim(2))

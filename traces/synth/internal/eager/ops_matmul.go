@@ -172,6 +172,9 @@ func (e *Engine) matmulWeight(x, m *Tensor) *Tensor {
 		}
 		bs := x.Numel() / x.Dim(-1) / x.Dim(-2)
 		x3 := e.Reshape(x, bs, x.Dim(-2), x.Dim(-1))
+		if !x3.Contiguous() {
+			x3 = e.like1(x3) // for cuBLAS
+		}
 		r := e.Bmm(x3, e.Expand(m, bs, m.Dim(0), m.Dim(1)))
 		return e.unsafeView(r, shape...)
 	})

@@ -62,6 +62,13 @@ func (e *Engine) BatchNorm(x, w, b *Tensor, training bool) *Tensor {
 			mean := e.Empty(F32, x.Dim(1))
 			inv := e.Empty(F32, x.Dim(1))
 			n.save(mean, inv)
+		} else if x.DType == BF16 {
+			// cuDNN does not take bf16; the native kernel wants the inverse
+			// deviation, and 16-bit statistics in fp32.
+			e.Empty(F32, x.Dim(1))
+			if w.DType.Half() {
+				e.Empty(F32, x.Dim(1))
+			}
 		}
 		n.done(func(bk *Back) {
 			for i := range bk.n.saved {
