@@ -494,6 +494,7 @@ func (t *tuner) ranked() []*Candidate {
 			boolFirst(a.completes(), b.completes()),
 			cmp.Compare(a.NumOOMs, b.NumOOMs),
 			boolFirst(!a.Stopped, !b.Stopped),
+			boolFirst(a.Span != nil, b.Span != nil), // finalists, once there are any
 			cmp.Compare(a.upper(), b.upper()),
 			cmp.Compare(a.Driver.StallUS, b.Driver.StallUS),
 			cmp.Compare(a.Options, b.Options),
