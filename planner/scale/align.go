@@ -57,26 +57,22 @@ func (r ratio) square(s1, s2 int64) bool {
 	return r.from < root && r.to < root && timesEqual(s2, r.from*r.from, s1, r.to*r.to)
 }
 
-// score rates sizes s1 at from and s2 at to as a pair.
+// score rates the sizes s1 at from and s2 at to.
 func (r ratio) score(s1, s2 int64) int32 {
-	var base int32
 	switch {
 	case s1 == s2 || timesEqual(s2, r.from, s1, r.to):
-		base = scoreExact
+		return scoreExact
 	case r.length && r.square(s1, s2):
-		base = scoreSquare
+		return scoreSquare
 	case s2 > s1 && timesLess(s2, r.from, s1, r.to):
-		base = scoreBetween
 		if (s2-s1)%(r.to-r.from) == 0 {
-			base = scoreWhole
+			return scoreWhole
 		}
+		return scoreBetween
 	case s2 > s1 && float64(s2)*float64(r.from)*float64(r.from) <= float64(s1)*float64(r.to)*float64(r.to):
-		base = scoreSteep
-	default:
-		base = scoreMismatch
+		return scoreSteep
 	}
-	// Large allocations matter more: a tenth for every doubling above 512.
-	return base * int32(10+max(bits.Len64(uint64(max(s1, s2)))-10, 0)) / 10
+	return scoreMismatch
 }
 
 // class is what the score of an allocation depends on.
@@ -95,24 +91,19 @@ func (a *alloc) class() class {
 	return c
 }
 
-const (
-	// foreverLife is the life of what is never freed; other lives are binary
-	// logarithms of the number of allocations meanwhile.
-	foreverLife = 40
-	// otherLife is the difference from which two lives cannot be those of the
-	// same tensor: a gradient against a scratch buffer of its size.
-	otherLife = 5
-)
+// foreverLife is the life of what is never freed; other lives are binary
+// logarithms of the number of allocations meanwhile.
+const foreverLife = 40
 
 func (r ratio) scoreClasses(a, b class) int32 {
 	if a.stream != b.stream || a.pool != b.pool || a.site != b.site {
 		return never
 	}
+	// A gradient is not the scratch buffer that happens to have its size.
 	d := int32(max(a.life, b.life) - min(a.life, b.life))
-	if d >= otherLife {
-		return scoreMismatch
-	}
-	return r.score(a.size, b.size) + scoreLife - d*scoreLife/2
+	s := r.score(a.size, b.size) + scoreLife - d*scoreLife/2
+	// Large allocations matter more: a tenth for every doubling above 512.
+	return s * int32(10+max(bits.Len64(uint64(max(a.size, b.size)))-10, 0)) / 10
 }
 
 // classes numbers the classes of allocations.

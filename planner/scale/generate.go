@@ -226,6 +226,14 @@ func (m *Model) rangeNotes(s *scenario) {
 	if m.indivisible(s.value) {
 		s.notes = append(s.notes, fmt.Sprintf("%d is not divisible by %d as all recorded values are: sizes that are rounded up to tiles or halved repeatedly may differ.", s.value, m.commonPower()))
 	}
+	if m.grid.sms == 0 && s.value != m.programs[s.ref].value {
+		for a := range s.fits {
+			if f := &s.fits[a]; f.law == Reduction && !f.certain() {
+				s.notes = append(s.notes, "The recorded GPU is unknown, and with it how large the buffers of reductions grow; name it for narrower bars.")
+				break
+			}
+		}
+	}
 	alone := 0
 	for _, k := range m.pairs {
 		if k.From == m.programs[s.ref].value {

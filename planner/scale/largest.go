@@ -53,7 +53,7 @@ func (m *Model) Largest(ctx context.Context, cfg sim.Config, lo, hi int64) (Larg
 	if err != nil {
 		return Largest{}, err
 	}
-	var out Largest
+	out := Largest{Notes: Notes{}}
 	if point >= lo {
 		out.Value = point * step
 		safe, err := search(lo, point, func(n int64) (bool, error) { return m.fits(ctx, n*step, cfg, true) })

@@ -89,7 +89,7 @@ func (m *Model) predict(ctx context.Context, s *scenario, cfg sim.Config) (Predi
 	p := Prediction{
 		Value: s.value, Reference: m.programs[s.ref].value,
 		RequestedPeak: s.peak.bytes, PeakMoved: s.peak.moved, LargestDoubtful: s.peak.doubtful,
-		UncertainAllocations: s.uncertain(), Runs: len(runs), Notes: s.notes,
+		UncertainAllocations: s.uncertain(), Runs: len(runs), Notes: append(Notes{}, s.notes...),
 	}
 	for l, n := range s.peak.byLaw {
 		if n > 0 {

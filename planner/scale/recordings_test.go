@@ -95,6 +95,29 @@ func axes(recs []recording) []axis {
 	return out
 }
 
+func BenchmarkFit(b *testing.B) {
+	in := []Input{{8, bert(8).trace(b)}, {16, bert(16).trace(b)}}
+	for b.Loop() {
+		if _, err := Fit(context.Background(), in, Options{Vary: "batch"}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(len(in[0].Trace.Events)), "events")
+}
+
+func BenchmarkPredict(b *testing.B) {
+	m, err := Fit(context.Background(), []Input{{8, bert(8).trace(b)}, {16, bert(16).trace(b)}}, Options{Vary: "batch"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	cfg := sim.Config{Policy: torchSpec(b, "")}
+	for b.Loop() {
+		if _, err := m.Predict(context.Background(), 37, cfg); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // TestBundled predicts the bundled recordings from each other; what it prints
 // is testdata/recordings/bundled.txt.
 func TestBundled(t *testing.T) {

@@ -78,8 +78,13 @@ func refuse(format string, args ...any) error {
 
 // longestRun is the most allocations in a row that may exist in only one of
 // two recordings. Same-structure pairs were seen to have up to 16; programs
-// that repeat a step more often, 233 and more (spec/scaling.md section 5).
-const longestRun = 64
+// that repeat a step more often, 233 and more (spec/scaling.md section 5). In
+// small programs a step is shorter: there, more than shortRun and a tenth of
+// the shorter recording is too much.
+const (
+	longestRun = 64
+	shortRun   = 8
+)
 
 // Pair says how well two recordings align.
 type Pair struct {
@@ -173,7 +178,8 @@ func Fit(ctx context.Context, inputs []Input, opt Options) (*Model, error) {
 		for j := i + 1; j < k; j++ {
 			p := m.pair(i, j)
 			m.pairs = append(m.pairs, p)
-			if p.LongestRun > longestRun {
+			shorter := min(len(m.programs[i].allocs), len(m.programs[j].allocs))
+			if p.LongestRun > longestRun || p.LongestRun > shortRun && 10*p.LongestRun > shorter {
 				return nil, refuse("%d allocations in a row exist in only one of the recordings at %d and %d: the value seems to change how often something runs (steps, micro-batches, generated tokens) or the programs differ",
 					p.LongestRun, p.From, p.To)
 			}
