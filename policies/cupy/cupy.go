@@ -56,17 +56,35 @@ func parse(text string) (*policies.Spec, error) {
 		Notes: []string{
 			"cupy: which of several free blocks of equal size CuPy reuses depends on object addresses in its process; the lowest address is taken here.",
 		},
-		New: func(env policies.Env) (policies.Policy, error) { return newPool(env, c) },
+		New: func(env policies.Env) (policies.Policy, error) {
+			p, err := newPool(env, c, upstream)
+			if err != nil {
+				return nil, err
+			}
+			return p, nil
+		},
 	}, nil
 }
 
+// rules are the parts of the allocator that the tests bend to show that the
+// recordings pin them.
+type rules struct {
+	unit  int64 // rounding, bytes
+	split bool  // a larger block is split
+	join  bool  // freed blocks join with their neighbours
+	spare int64 // bytes that cudaMalloc is asked for on top
+}
+
+var upstream = rules{unit: unit, split: true, join: true}
+
 type pool struct {
 	heap.Heap
+	rules
 	config
 	arenas []*heap.Sizes // free blocks by stream
 }
 
-func newPool(env policies.Env, c config) (*pool, error) {
+func newPool(env policies.Env, c config, r rules) (*pool, error) {
 	limit := c.limit
 	if c.fraction > 0 {
 		_, total := env.Device.MemInfo()
@@ -78,7 +96,7 @@ func newPool(env policies.Env, c config) (*pool, error) {
 	if env.Limit > 0 && (limit == 0 || env.Limit < limit) {
 		limit = env.Limit
 	}
-	p := &pool{config: c}
+	p := &pool{config: c, rules: r}
 	p.Init(env.Device, limit, p.release)
 	return p, nil
 }
@@ -99,12 +117,12 @@ func (p *pool) Malloc(r policies.Request) (policies.Block, error) {
 	if err := p.Check(r); err != nil {
 		return policies.Block{}, err
 	}
-	size := heap.Round(r.Size, unit)
+	size := heap.Round(r.Size, p.unit)
 	arena := p.arena(r.Stream)
 	b := arena.Find(size)
 	if b != 0 {
 		arena.Remove(b)
-		if p.Blocks[b].Size > size {
+		if p.Blocks[b].Size > size && p.split {
 			arena.Insert(p.Split(b, size))
 		}
 		return p.Take(b, r), nil
@@ -123,7 +141,7 @@ func (p *pool) Malloc(r policies.Request) (policies.Block, error) {
 // a Python garbage collection, which finds nothing that a trace has not freed.
 func (p *pool) grow(r policies.Request, size int64) (int32, error) {
 	atLimit := p.Limit > 0 && size > p.Limit-p.Counters.ReservedBytes[policies.All].Current
-	b, err := p.Grow(size, r.Stream)
+	b, err := p.Grow(size+p.spare, r.Stream)
 	if !heap.IsOOM(err) || atLimit && !p.retryAtLimit {
 		return b, err
 	}
@@ -137,11 +155,11 @@ func (p *pool) grow(r policies.Request, size int64) (int32, error) {
 func (p *pool) release(b int32) error {
 	blk := &p.Blocks[b]
 	arena := p.arenas[blk.Stream]
-	if n := blk.Next; n != 0 && p.Blocks[n].State == heap.Free {
+	if n := blk.Next; n != 0 && p.join && p.Blocks[n].State == heap.Free {
 		arena.Remove(n)
 		p.Join(b)
 	}
-	if n := blk.Prev; n != 0 && p.Blocks[n].State == heap.Free {
+	if n := blk.Prev; n != 0 && p.join && p.Blocks[n].State == heap.Free {
 		arena.Remove(n)
 		p.Join(n)
 		b = n

@@ -72,27 +72,68 @@ func logs(t *testing.T) []string {
 	return paths
 }
 
+// run replays a log under the given rules.
+func run(t *testing.T, path string, r rules) (operations, wrong, first, wrongCount int) {
+	t.Helper()
+	l, err := oplog.Read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := newPool(policies.Env{Device: policytest.NewDevice(0)}, config{}, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong, first, wrongCount = replay(t, l, p)
+	return len(l.Ops), wrong, first, wrongCount
+}
+
 // TestRecordings holds total, used and free bytes against CuPy's own counters
 // after every operation. The number of free blocks depends on the order of a
 // Python set wherever two free blocks have the same size; cupy000 has no such
 // case, so there it must be equal too.
 func TestRecordings(t *testing.T) {
 	for _, path := range logs(t) {
-		l, err := oplog.Read(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := newPool(policies.Env{Device: policytest.NewDevice(0)}, config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		wrong, first, count := replay(t, l, p)
+		n, wrong, first, count := run(t, path, upstream)
 		if wrong > 0 {
-			t.Errorf("%s: %d of %d operations differ, first %d", path, wrong, len(l.Ops), first)
+			t.Errorf("%s: %d of %d operations differ, first %d", path, wrong, n, first)
 		}
-		t.Logf("%s: %d operations, %d with another number of free blocks", filepath.Base(path), len(l.Ops), count)
+		t.Logf("%s: %d operations equal, %d with another number of free blocks", filepath.Base(path), n-wrong, count)
 		if filepath.Base(path) == "cupy000.json.zst" && count > 0 {
 			t.Errorf("%s: %d samples with another number of free blocks", path, count)
 		}
 	}
+}
+
+// TestRecordingsPinRules bends one rule at a time: at least one log must
+// notice.
+func TestRecordingsPinRules(t *testing.T) {
+	bend := func(f func(*rules)) rules {
+		r := upstream
+		f(&r)
+		return r
+	}
+	for name, r := range map[string]rules{
+		"round to 256 bytes":          bend(func(r *rules) { r.unit = 256 }),
+		"round to 1024 bytes":         bend(func(r *rules) { r.unit = 1024 }),
+		"no split":                    bend(func(r *rules) { r.split = false }),
+		"freed blocks stay apart":     bend(func(r *rules) { r.join = false }),
+		"cudaMalloc of a little more": bend(func(r *rules) { r.spare = 512 }),
+	} {
+		caught := 0
+		for _, path := range logs(t) {
+			if n, wrong, first, _ := run(t, path, r); wrong > 0 {
+				caught++
+				t.Logf("%s: %d of %d operations of %s differ, first %d", name, wrong, n, filepath.Base(path), first)
+			}
+		}
+		if caught == 0 {
+			t.Errorf("no log notices: %s", name)
+		}
+	}
+}
+
+// TestTranscripts pins what no recording shows: streams, limits, a full
+// device.
+func TestTranscripts(t *testing.T) {
+	policytest.Transcripts(t, "testdata/transcripts", Registration.Parse)
 }

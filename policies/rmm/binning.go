@@ -7,6 +7,7 @@ import (
 
 	"allocsim/internal/bytesize"
 	"allocsim/policies"
+	"allocsim/policies/internal/heap"
 	"allocsim/policies/internal/options"
 )
 
@@ -138,6 +139,9 @@ func (r *resource) addBin(c binConfig) error {
 // takeChunk cuts a chunk from upstream into the free blocks of a stream.
 func (r *resource) takeChunk(i int32, stream uint16) error {
 	b := &r.bins[i]
+	if b.size > heap.MaxRequest/b.count {
+		return noRoom("not enough room to grow")
+	}
 	c, err := r.upstream(b.size*b.count, stream)
 	if err != nil {
 		return err

@@ -30,7 +30,14 @@ func newSpec(name string, o *options.Set, make func(policies.Env) (policies.Poli
 		return nil, err
 	}
 	return &policies.Spec{
-		Name: name, Options: o.Normal(), New: make,
+		Name: name, Options: o.Normal(),
+		New: func(env policies.Env) (policies.Policy, error) {
+			p, err := make(env)
+			if err != nil {
+				return nil, err // and not a nil pointer as a Policy
+			}
+			return p, nil
+		},
 		Notes: []string{name + ": " + sourceNote + " With several streams, their free lists are visited in the order of first use."},
 	}, nil
 }

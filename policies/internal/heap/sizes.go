@@ -5,7 +5,7 @@ import "math/bits"
 // Sizes is a set of free blocks of one Heap in the order (size, address): best
 // fit with the lowest address among equals. A block is in at most one set.
 //
-// Blocks are binned by size, eight bins to a power of two, and each bin is a
+// Blocks are binned by size, 16 bins to a power of two, and each bin is a
 // treap. Its nodes are in a table beside that of the blocks, with the keys, so
 // that a search touches little memory; the priority of a node is a hash of its
 // index, so the shape, and with it the time, depends on nothing but the blocks
