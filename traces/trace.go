@@ -250,7 +250,7 @@ type SegmentBlock struct {
 
 // Annotation is a mark of the program, such as "ProfilerStep#3".
 type Annotation struct {
-	TimeUS int64 // µs since the start of the trace
+	TimeUS int64 // µs since the start of the trace; negative before it
 	Name   string
 	End    bool // the end of the named range
 }

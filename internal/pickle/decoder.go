@@ -48,7 +48,7 @@ const (
 	// them. CPython's own pickler stays below 2,002.
 	maxStack = 1 << 24
 	// maxOpen bounds the containers under construction at one time.
-	maxOpen = 1 << 18
+	maxOpen = 1 << 16
 	// memoChunk is the granularity in which the memo grows.
 	memoChunk = 1 << 13
 )

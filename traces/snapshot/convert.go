@@ -353,15 +353,14 @@ type startSegment struct {
 
 // output collects the trace under construction.
 type output struct {
-	b         *traces.Builder
-	streams   []int32 // file's stream number → builder's, -1 = not yet
-	pools     []int16 // file's pool number → builder's, -1 = not yet
-	addr      []uint64
-	stacks    []traces.StackID
-	hasStacks bool
-	driver    []traces.DriverEvent
-	open      int // driver events from here on have no Before yet
-	oomFree   []int64
+	b       *traces.Builder
+	streams []int32 // file's stream number → builder's, -1 = not yet
+	pools   []int16 // file's pool number → builder's, -1 = not yet
+	addr    []uint64
+	stacks  []traces.StackID
+	driver  []traces.DriverEvent
+	open    int // driver events from here on have no Before yet
+	oomFree []int64
 }
 
 func (c *converter) newOutput(extra int) *output {
@@ -412,7 +411,6 @@ func (c *converter) pool(o *output, n uint8) uint8 {
 func (o *output) block(addr uint64, stack traces.StackID) {
 	o.addr = append(o.addr, addr)
 	o.stacks = append(o.stacks, stack)
-	o.hasStacks = o.hasStacks || stack != traces.NoStack
 }
 
 // request sets the Before of the driver events that belong to the event about
@@ -659,9 +657,7 @@ func (c *converter) trace(o *output, m *memory, start []startSegment, startEvent
 	t.Meta.ClockUS = t0
 	t.StartEvents, t.Start = startEvents, begin
 	t.Recorded = &traces.Recorded{Addr: o.addr, Driver: o.driver, OOMDeviceFree: o.oomFree, Final: final}
-	if o.hasStacks {
-		t.Stacks = &traces.Stacks{ByBlock: o.stacks}
-	}
+	t.Stacks = &traces.Stacks{ByBlock: o.stacks}
 	return t, nil
 }
 
@@ -698,7 +694,9 @@ func (c *converter) final(o *output, m *memory) (*traces.State, error) {
 				switch {
 				case ok:
 					a, e, id := m.live.get(p)
-					if int64(e-a) != b.requested {
+					if !b.hasRequested {
+						sb.Requested = int64(e - a)
+					} else if int64(e-a) != b.requested {
 						return nil, after("the block at 0x%x was asked for with %d bytes, the final segments say %d", a, e-a, b.requested)
 					}
 					if pending := id&pendingBit != 0; pending != (b.state == traces.ActivePendingFree) {

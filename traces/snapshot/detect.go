@@ -18,8 +18,8 @@ func Detect(head []byte) bool {
 		return head[1] < 0x20
 	case '}', ']': // protocol 1: an empty dict or list, then BINPUT or MARK
 		return head[1] == 'q' || head[1] == 'r' || head[1] == '('
-	case '(': // protocol 0: MARK DICT or MARK LIST, then PUT
-		return (head[1] == 'd' || head[1] == 'l') && (len(head) == 2 || head[2] == 'p')
+	case '(': // protocol 0: MARK DICT or MARK LIST, then PUT or the first key or item
+		return (head[1] == 'd' || head[1] == 'l') && (len(head) == 2 || bytes.IndexByte([]byte("pVS("), head[2]) >= 0)
 	}
 	return false
 }

@@ -145,6 +145,8 @@ type block struct {
 	stack     traces.StackID
 	state     traces.BlockState
 	hasAddr   bool
+	// hasRequested is false in old files, where requested is the block's size.
+	hasRequested bool
 }
 
 // segment is an element of segments. Its blocks are records.blocks[first:][:n].
@@ -210,6 +212,8 @@ const (
 	maxStreams  = traces.MaxStreams
 	maxMapPairs = 256     // pairs of a settings dict
 	maxMapTotal = 1 << 16 // pairs of all such dicts
+	// lists in lists of lists; device_traces is the only one that matters
+	maxNestedTotal = 1 << 16
 )
 
 // records is the pickle.Handler: it stores what the dicts and lists of a
@@ -226,6 +230,7 @@ type records struct {
 	lists       []list
 	nested      [][]pickle.Value
 	maps        [][]pickle.Value
+	nestedTotal int
 	mapTotal    int
 
 	streams     []uint64
@@ -371,6 +376,9 @@ func (r *records) streamNumber(handle uint64) (uint16, error) {
 
 // pool is the number of a pool id, which arrives as a pair of integers.
 func (r *records) pool(what string, v pickle.Value) (uint8, error) {
+	if v.IsNone() {
+		return 0, nil
+	}
 	k, i, ok := split(v)
 	if !ok || k != recPool {
 		return 0, fmt.Errorf("%s: the pool id is no pair of integers, or the file has more than %d pools", what, maxPools)
@@ -535,9 +543,10 @@ func (r *records) block(d *pickle.Decoder, seen uint64) (pickle.Value, error) {
 		if b.requested, err = r.integer(d, what, kRequestedSize); err != nil {
 			return 0, err
 		}
+		b.hasRequested = true
 	} else if seen&(1<<kHistory) != 0 {
 		if k, i, ok := split(r.fieldVals[kHistory]); ok && k == recHistory {
-			b.requested = r.histories[i]
+			b.requested, b.hasRequested = r.histories[i], true
 		}
 	}
 	b.stack = r.stackOf(seen)
@@ -625,6 +634,9 @@ func (r *records) Seq(d *pickle.Decoder, acc pickle.Value, items []pickle.Value,
 			if k, _, ok := split(v); !ok || (k != recList && k != recEmpty) {
 				return pickle.Opaque, nil
 			}
+		}
+		if r.nestedTotal += len(items); r.nestedTotal > maxNestedTotal {
+			return pickle.Opaque, nil
 		}
 		r.nested = append(r.nested, slices.Clone(items))
 		return record(recNested, len(r.nested)-1), nil

@@ -272,6 +272,7 @@ func (c *converter) stateOnly() (*traces.Trace, error) {
 	}
 	t.Source, t.Format, t.Device, t.Notes = c.source, Format, c.device, c.notes
 	t.Recorded = &traces.Recorded{Final: final}
+	t.Stacks = &traces.Stacks{}
 	return t, nil
 }
 
@@ -298,12 +299,10 @@ func (r *records) complete(dec *pickle.Decoder, out *traces.Recording, settings 
 				t.Notes = append(t.Notes, fmt.Sprintf("The sidecar speaks of %d trace entries, the snapshot has %d: it may belong to another recording.", side.TraceEntries, n))
 			}
 		}
-		if stacks != nil {
-			by := []traces.StackID(nil)
-			if t.Stacks != nil {
-				by = t.Stacks.ByBlock
-			}
-			t.Stacks = &traces.Stacks{Frames: stacks.Frames, Stack: stacks.Stack, ByBlock: by}
+		if stacks == nil {
+			t.Stacks = nil
+		} else {
+			t.Stacks.Frames, t.Stacks.Stack = stacks.Frames, stacks.Stack
 		}
 		for _, a := range r.rootAnnotations() {
 			if a.device == t.Device || (a.device < 0 && len(out.Devices) == 1) {
