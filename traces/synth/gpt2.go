@@ -156,9 +156,7 @@ func (n *gpt2) attention(i int, x *eager.Tensor, env env) *eager.Tensor {
 		if n.train {
 			p = n.m.Dropout
 		}
-		s := e.SDPA(q, k, v, env.mask, env.mask == nil && q.Dim(2) > 1, p)
-		a := n.merge(s)
-		e.Drop(s)
+		a := n.attend(q, k, v, env, true, p)
 		o := n.apply(l.proj, a)
 		e.Drop(a)
 		return n.dropped(o)

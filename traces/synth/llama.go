@@ -43,6 +43,11 @@ func newLlama(e *eager.Engine, m Model, o *Options) network {
 		n.final = rms()
 	}
 	n.invFreq = [2]*eager.Tensor{e.Buffer(eager.F32, d/2), e.Buffer(eager.F32, d/2)}
+	for range 9 { // transformers initializes them a second time
+		e.Transient(2 * d)
+	}
+	e.Transient(8)
+	e.Transient(8)
 	if n.last {
 		n.lmHead = n.dense(h, m.Vocab/tp, false)
 		if m.Tied && n.first {
@@ -136,7 +141,9 @@ func (n *llama) rms(s norm, x *eager.Tensor) *eager.Tensor {
 			e.Drop(f)
 		}
 		z := e.To(y, src)
-		return e.Mul(s.w, z)
+		out := e.Mul(s.w, z)
+		e.Drop(y, m)
+		return out
 	})
 }
 
@@ -200,11 +207,7 @@ func (n *llama) attention(i int, x *eager.Tensor, env env) *eager.Tensor {
 		e.Drop(q, k)
 		q, k = ts[0], ts[1]
 		k, v = n.cached(i, k, v)
-		if env.mask != nil && l.heads != l.kv {
-			// A mask rules out grouped queries: keys and values are repeated.
-			k, v = e.RepeatInterleave(k, l.heads/l.kv), e.RepeatInterleave(v, l.heads/l.kv)
-		}
-		a := n.merge(e.SDPA(q, k, v, env.mask, env.mask == nil && q.Dim(2) > 1, 0))
+		a := n.attend(q, k, v, env, true, 0)
 		return n.apply(l.o, a)
 	})
 }

@@ -283,6 +283,19 @@ func (n *net) merge(x *eager.Tensor) *eager.Tensor {
 	})
 }
 
+// attend is transformers' sdpa_attention_forward and the reshape after it.
+func (n *net) attend(q, k, v *eager.Tensor, env env, causal bool, dropout float64) *eager.Tensor {
+	return n.e.Scope(func() *eager.Tensor {
+		if env.mask != nil && q.Dim(1) != k.Dim(1) {
+			// A mask rules out grouped queries: keys and values are repeated.
+			r := q.Dim(1) / k.Dim(1)
+			k, v = n.e.RepeatInterleave(k, r), n.e.RepeatInterleave(v, r)
+		}
+		s := n.e.SDPA(q, k, v, env.mask, causal && env.mask == nil && q.Dim(2) > 1, dropout)
+		return n.merge(s)
+	})
+}
+
 // causalLoss is transformers' ForCausalLMLoss: the logits in fp32, labels
 // shifted by one.
 func (n *net) causalLoss(logits *eager.Tensor, b batch) *eager.Tensor {

@@ -199,10 +199,7 @@ func (e *Engine) mathAttention(q, k, v, mask *Tensor, causal bool, dropout float
 				ones := e.Empty(Bool, q.Dim(2), k.Dim(2))
 				tril := e.Empty(Bool, q.Dim(2), k.Dim(2))
 				e.Drop(ones)
-				m := e.Empty(q.DType, q.Dim(2), k.Dim(2))
-				inv := e.Empty(Bool, q.Dim(2), k.Dim(2))
-				e.Drop(inv, tril)
-				return m
+				return e.attentionBias(tril, q.DType)
 			})
 		})
 	}

@@ -96,17 +96,17 @@ func (e *Engine) CrossEntropy(logits, target *Tensor) *Tensor {
 	})
 }
 
-// safeSoftmax is _safe_softmax over the last dimension: a softmax, a mask of
-// rows that are all -inf, and the selection between them, which is saved.
+// safeSoftmax is _safe_softmax over the last dimension: a softmax whose rows
+// that are all -inf are set to zero; it saves its result.
 func (e *Engine) safeSoftmax(x *Tensor) *Tensor {
 	defer e.stacks.op("aten::_safe_softmax")()
 	return e.Scope(func() *Tensor {
 		n := e.node("SafeSoftmaxBackward0", x)
-		p := e.Empty(x.DType, x.Shape...)
+		out := e.Empty(x.DType, x.Shape...)
 		isInf := e.Empty(Bool, x.Shape...)
 		rows := e.Empty(Bool, x.Numel()/x.Dim(-1))
-		out := e.Empty(x.DType, x.Shape...)
-		e.Drop(rows, isInf, p)
+		e.Transient(x.DType.Size()) // the zero
+		e.Drop(rows, isInf)
 		n.saveOut(out)
 		n.done(func(b *Back) {
 			y := b.Saved(0)
