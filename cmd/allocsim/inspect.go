@@ -27,7 +27,7 @@ func newInspect(a *app) *cobra.Command {
 	var rows int
 	cmd := &cobra.Command{
 		Use:   "inspect TRACE",
-		Short: "Show what is in a file: source, events, peaks, largest requests, leaks",
+		Short: "Show what is in a file: events, peaks, largest requests, leaks",
 		Long: `Shows what a file holds: where it comes from, the configuration it was recorded
 with, events by kind, streams and pools, peaks, the largest requests, OOMs, and
 what is missing or had to be inferred. A snapshot without history is shown as

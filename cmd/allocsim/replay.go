@@ -17,7 +17,7 @@ func newReplay(a *app) *cobra.Command {
 	var failOn []string
 	cmd := &cobra.Command{
 		Use:   "replay TRACE",
-		Short: "Run a trace under one allocator and show memory, fragmentation and driver calls",
+		Short: "Run a trace under one allocator: memory, fragmentation, driver calls",
 		Long: `Runs the requests of a trace under one allocator on one device and shows what
 it takes: peaks, fragmentation, driver calls with their cost, and OOMs with
 their cause. Without flags it repeats the recording: its configuration, its

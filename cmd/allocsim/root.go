@@ -42,12 +42,19 @@ To record a job: allocsim record --help`,
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON document")
 	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "no notes, no progress")
 	root.SetFlagErrorFunc(flagError)
-	for _, add := range []func(*app) *cobra.Command{
-		newInspect, newReplay, newCheck, newCompare, newTune, newPlan, newScale, newSynth,
-		newConvert, newConf, newDiagnose, newRecord,
-	} {
-		root.AddCommand(add(a))
+	root.AddGroup(groups...)
+	add := func(group string, cmds ...*cobra.Command) {
+		for _, c := range cmds {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
 	}
+	add("advise", newTune(a), newPlan(a), newScale(a), newDiagnose(a), newConf(a))
+	add("look", newInspect(a), newReplay(a), newCompare(a))
+	add("make", newRecord(a), newSynth(a), newConvert(a))
+	add("prove", newCheck(a))
+	root.AddCommand(newTopics()...)
+	root.AddCommand(newMan())
 	return root
 }
 

@@ -17,7 +17,7 @@ func newTune(a *app) *cobra.Command {
 	var top int
 	cmd := &cobra.Command{
 		Use:   "tune TRACE…",
-		Short: "Search the allocator's settings for the one that fits, or needs least memory",
+		Short: "Find the setting that fits, or needs least memory",
 		Long: `Simulates the trace under many settings of PYTORCH_CUDA_ALLOC_CONF and prints
 the one line to set, why it won and what it costs, or that no setting can help.
 

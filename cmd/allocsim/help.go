@@ -1,0 +1,111 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+
+	"allocsim/planner"
+	"allocsim/policies"
+	"allocsim/traces/formats"
+)
+
+// groups are the headings of the command list.
+var groups = []*cobra.Group{
+	{ID: "advise", Title: "Get advice:"},
+	{ID: "look", Title: "Look into a recording:"},
+	{ID: "make", Title: "Get a trace:"},
+	{ID: "prove", Title: "Prove it:"},
+}
+
+// newTopics returns help texts that are no commands.
+func newTopics() []*cobra.Command {
+	topic := func(name, short, long string) *cobra.Command {
+		return &cobra.Command{Use: name, Short: short, Long: long}
+	}
+	return []*cobra.Command{
+		topic("policies", "The allocators that --policy takes", policyTopic()),
+		topic("formats", "The files that are read and written", formatTopic()),
+		topic("alerts", "The expressions that --fail-on takes", alertTopic()),
+		topic("exit-codes", "What exit codes mean", `0  yes, or done
+1  the question's answer is no: does not fit, not exact, out of tolerance, an
+   alert fired
+2  the input or the usage is wrong; one line says what, where and what to try.
+   Nothing half-written is left behind.`),
+		topic("words", "What the words in the output mean", `allocated      bytes of blocks that the program holds
+active         allocated, and freed blocks that another stream still uses
+requested      what the program asked for, before rounding
+reserved       what the allocator holds from the driver; nvidia-smi shows this plus
+               the CUDA context (about 0.6 GiB a process)
+segment        a range the allocator got from the driver; a block is a piece of one
+stranded       free bytes in segments that something else in them keeps
+utilization    peak allocated / peak reserved
+external fragmentation
+               1 - largest free block / all free bytes
+bound          the most bytes that live at once; no placement can need less
+capacity       bytes of the device that the allocator can get
+limit          bytes the allocator may take (the memory fraction)
+retry          the allocator flushed its cache to serve a request
+stall          modelled time spent in driver calls
+span           the range over the orders in which the driver may place segments`),
+	}
+}
+
+func policyTopic() string {
+	var b strings.Builder
+	b.WriteString("--policy NAME[:OPTIONS] chooses the allocator; --conf STRING is short for\n--policy torch:STRING.\n")
+	for _, r := range policies.Registered() {
+		fmt.Fprintf(&b, "\n%s\n  %s\n", r.Name, wrap(r.Doc, 78, "  "))
+		if r.Options != "" {
+			fmt.Fprintf(&b, "  options: %s\n", wrap(r.Options, 68, "           "))
+		}
+	}
+	return b.String()
+}
+
+func formatTopic() string {
+	var b strings.Builder
+	b.WriteString("Files are recognised by content; .gz and .zst are unpacked; - is standard input.\n\n")
+	for _, f := range formats.Formats() {
+		how := "read"
+		switch {
+		case f.Read && f.Write:
+			how = "read and written"
+		case f.Write:
+			how = "written"
+		}
+		fmt.Fprintf(&b, "%s (%s, %s)\n", f.Title, strings.Join(f.Endings, " "), how)
+	}
+	return b.String()
+}
+
+func alertTopic() string {
+	var b strings.Builder
+	b.WriteString("--fail-on 'NAME OP VALUE' ends with exit code 1 when it holds. OP is one of\n> >= < <= == !=; VALUE is a number, a share (90%) or a size (20GiB).\n\n")
+	for _, n := range planner.AlertNames() {
+		fmt.Fprintf(&b, "%-24s %s\n", n[0], n[1])
+	}
+	b.WriteString("\nThe usual limits of monitoring: --fail-on 'capacity_used>90%'\n--fail-on 'fragmentation>30%' --fail-on 'ooms>0'\n")
+	return b.String()
+}
+
+// newMan writes the manual pages; packagers call it.
+func newMan() *cobra.Command {
+	return &cobra.Command{
+		Use:    "man DIR",
+		Short:  "Write manual pages into a folder",
+		Hidden: true,
+		Args:   arguments(1, 1, "one folder"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return err
+			}
+			root := cmd.Root()
+			root.DisableAutoGenTag = true
+			return doc.GenManTree(root, &doc.GenManHeader{Title: "ALLOCSIM", Section: "1", Source: "allocsim", Manual: "allocsim"}, args[0])
+		},
+	}
+}
