@@ -212,3 +212,15 @@ func FuzzParse(f *testing.F) {
 		checkReport(t, m, Diagnose(m, Options{}))
 	})
 }
+
+// BenchmarkParse finds a message at the end of a log of 8 MiB.
+func BenchmarkParse(b *testing.B) {
+	line := "INFO 2026-11-29 12:00:00 step 17 loss 3.2 memory 12.00 GiB out of 24.00 GiB reserved\n"
+	text := strings.Repeat(line, (8<<20)/len(line)) + "CUDA out of memory. Tried to allocate 1.79 GiB (GPU 0; 12.00 GiB total capacity; 8.93 GiB already allocated; 0 bytes free; 11.21 GiB reserved in total by PyTorch)"
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		if _, err := Parse(text); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

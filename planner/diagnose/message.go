@@ -13,6 +13,7 @@
 package diagnose
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"regexp"
@@ -134,12 +135,15 @@ var ErrNoMessage = errors.New("no out-of-memory message found; paste the line th
 const (
 	maxText    = 64 << 20
 	maxMessage = 6000
+	// maxPlaces bounds the places looked at, maxSeen the messages compared.
+	maxPlaces = 20000
+	maxSeen   = 1000
 )
 
-// anchors find where messages begin, in order of how much they tell.
-// Their blanks stand for whatever separates words in a log.
-var anchors = regexp.MustCompile(`(?i)` + strings.ReplaceAll(strings.Join([]string{
-	`(?:CUDA|HIP|XPU|NPU|MUSA) out of memory\.? Tried to allocate`,
+// anchors find where messages begin. Their blanks stand for whatever separates
+// words in a log.
+var anchors = regexp.MustCompile(`(?i)(?:` + strings.ReplaceAll(strings.Join([]string{
+	`(?:CUDA|HIP|XPU|NPU|MUSA) out of memory(?:\.? Tried to allocate)?`,
 	`MPS backend out of memory`,
 	`Tried to allocate`,
 	`Allocation on device \d+ would exceed allowed memory`,
@@ -147,21 +151,91 @@ var anchors = regexp.MustCompile(`(?i)` + strings.ReplaceAll(strings.Join([]stri
 	`RESOURCE EXHAUSTED`,
 	`Out of memory while trying to allocate`,
 	`(?:Allocator \([\w/:]+\) )?ran out of memory trying to allocate`,
-	`Failed to allocate request for`,
-	`failed to allocate [0-9.]+[KMGT]?i?B? \([0-9]+\s*(?:bytes|B)\)`,
-	`failed to allocate [0-9]+ bytes`,
+	`Failed to allocate (?:request for|[0-9])`,
 	`OOM when allocating tensor`,
-	`Out of memory allocating [0-9,]+ bytes`,
-	`out of memory to allocate [0-9]+ bytes`,
-	`std::bad_alloc[^\n]{0,80}?(?:RMM|CUDA error|out_of_memory)`,
-	`not enough memory: you tried to allocate`,
-	`can't allocate memory: you tried to allocate`,
-	`(?:CUDA|HIP) out of memory`,
+	`Out of memory (?:allocating|to allocate) [0-9]`,
+	`std::bad_alloc: (?:out_of_memory|RMM|CUDA)`,
+	`you tried to allocate`,
 	`CUDA error: out of memory`,
 	`cuda runtime error \(2\)\s*: out of memory`,
 	`cudaErrorMemoryAllocation`,
 	`CUDA_ERROR_OUT_OF_MEMORY`,
-}, "|"), " ", `(?:[\s>|*#]|\[?rank\s?\d+\]?:)+`))
+}, "|"), " ", `(?:[\s>|*#]|\[?rank\s?\d+\]?:)+`) + `)`)
+
+// find lists the places [from, to) of anchors in text, in order. Every anchor
+// has one of a few words in it; only around those does it try the patterns,
+// because a log is long and mostly about something else.
+func find(text string) [][2]int {
+	lower := []byte(text)
+	for i, c := range lower {
+		if c >= 'A' && c <= 'Z' {
+			lower[i] = c + ('a' - 'A')
+		}
+	}
+	words := []string{"memory", "allocat", "exhausted", "bad_alloc"}
+	next := make([]int, len(words)) // place of each word's next occurrence
+	for k := range words {
+		next[k] = -1
+	}
+	const before, after = 160, 200
+	var places [][2]int
+	for at := 0; len(places) < maxPlaces; {
+		hit := len(text)
+		for k, w := range words {
+			if next[k] < at && next[k] < len(text) {
+				if j := bytes.Index(lower[at:], []byte(w)); j >= 0 {
+					next[k] = at + j
+				} else {
+					next[k] = len(text)
+				}
+			}
+			hit = min(hit, next[k])
+		}
+		if hit == len(text) {
+			break
+		}
+		floor := 0
+		if len(places) > 0 {
+			floor = places[len(places)-1][1]
+		}
+		at = hit + 1
+		if !promising(lower, hit) {
+			continue
+		}
+		from := max(floor, hit-before)
+		window := text[from:min(len(text), hit+after)]
+		for skip := 0; skip < len(window); {
+			loc := anchors.FindStringIndex(window[skip:])
+			if loc == nil || from+skip+loc[0] > hit {
+				break
+			}
+			if from+skip+loc[1] > hit {
+				places = append(places, [2]int{from + skip + loc[0], from + skip + loc[1]})
+				at = from + skip + loc[1]
+				break
+			}
+			skip += loc[1]
+		}
+	}
+	return places
+}
+
+// promising reports whether the word before hit, or what is joined to it, can
+// be part of an anchor.
+func promising(lower []byte, hit int) bool {
+	end := hit
+	for end > 0 && hit-end < 40 && !('a' <= lower[end-1] && lower[end-1] <= 'z' || lower[end-1] >= '0' && lower[end-1] <= '9') {
+		end--
+	}
+	before := lower[max(0, end-12):end]
+	for _, w := range []string{"of", "allowed", "to", "when", "memory", "error", "resource", "std", "alloc"} {
+		if bytes.HasSuffix(before, []byte(w)) {
+			return true
+		}
+	}
+	// "Allocation on device", "Allocator (GPU_0_bfc)" begin a message.
+	return bytes.HasPrefix(lower[hit:], []byte("allocat"))
+}
 
 var (
 	ansi      = regexp.MustCompile(`\x1b\[[0-9;?]*[A-Za-z]`)
@@ -174,7 +248,7 @@ func Parse(text string) (Message, error) {
 	if len(text) > maxText {
 		text = text[:maxText]
 	}
-	places := anchors.FindAllStringIndex(text, -1)
+	places := find(text)
 	if places == nil {
 		return Message{}, ErrNoMessage
 	}
@@ -188,12 +262,12 @@ func Parse(text string) (Message, error) {
 		// message ends before the next anchor that repeats its first one.
 		from := places[i][0]
 		end := min(len(text), from+maxMessage)
-		first := strings.ToLower(text[from:min(len(text), from+8)])
+		first := text[from:min(len(text), from+8)]
 		for _, next := range places[i+1:] {
 			if next[0] >= end {
 				break
 			}
-			if strings.HasPrefix(strings.ToLower(text[next[0]:]), first) {
+			if strings.EqualFold(text[next[0]:min(len(text), next[0]+len(first))], first) {
 				end = next[0]
 				break
 			}
@@ -212,7 +286,7 @@ func Parse(text string) (Message, error) {
 			seen[key] = true
 			if !found {
 				best, found = m, true
-			} else if len(seen) > 10000 {
+			} else if len(seen) > maxSeen {
 				break
 			}
 		} else if !found && best.Framework == "" {
