@@ -86,7 +86,7 @@ func fromAnnotations(t *traces.Trace) Iterations {
 	if best == "" {
 		return Iterations{}
 	}
-	it := Iterations{From: strings.TrimRight(best, "#"), Marked: true}
+	it := Iterations{From: strings.TrimRight(best, "# _-"), Marked: true}
 	for _, us := range starts[best] {
 		i := t.StartEvents + sort.Search(len(t.Events)-t.StartEvents, func(i int) bool { return t.Events[t.StartEvents+i].TimeUS >= us })
 		// Marks outside the trace, or without a request in between, bound

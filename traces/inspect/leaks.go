@@ -62,7 +62,9 @@ func FindLeaks(t *traces.Trace, capacity int64) LeakReport {
 	it := &r.Iterations
 	n := it.Count()
 	if n < minJudged {
-		if n == 0 {
+		if n == 0 && it.Marked {
+			r.Note = fmt.Sprintf("Leaks are judged by iteration, and the trace has no whole one (by %s); record at least %d.", it.From, minJudged)
+		} else if n == 0 {
 			r.Note = "Leaks are judged by iteration, and the trace shows none: neither marks of the program nor a repeating pattern of requests."
 		} else {
 			r.Note = fmt.Sprintf("Leaks are judged by iteration, and the trace has only %d; record at least %d.", n, minJudged)

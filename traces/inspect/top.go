@@ -51,7 +51,7 @@ const (
 	// is transient.
 	transientShare = 0.05
 	// Without iterations, one that lives for this share of the trace counts as
-	// persistent.
+	// persistent and any other as transient.
 	persistentShare = 0.5
 )
 
@@ -102,16 +102,17 @@ func Top(t *traces.Trace) TopReport {
 // another (or at the end of the trace if never).
 func lifetime(t *traces.Trace, it *Iterations, birth, death int) Lifetime {
 	n := len(t.Events)
-	loop := float64(n)
-	if it.Count() > 0 {
-		first, last := it.at(birth), it.at(death)
-		if last-first >= 2 || death == n && first < 0 {
+	if it.Count() == 0 {
+		if death == n || float64(death-birth) >= persistentShare*float64(n) {
 			return Persistent
 		}
-		loop = float64(it.Bounds[it.Count()]-it.Bounds[0]) / float64(it.Count())
-	} else if death == n || float64(death-birth) >= persistentShare*loop {
+		return Transient
+	}
+	first, last := it.at(birth), it.at(death)
+	if last-first >= 2 || death == n && first < 0 {
 		return Persistent
 	}
+	loop := float64(it.Bounds[it.Count()]-it.Bounds[0]) / float64(it.Count())
 	if float64(death-birth) < transientShare*loop {
 		return Transient
 	}
