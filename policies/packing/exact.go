@@ -2,6 +2,7 @@ package packing
 
 import (
 	"cmp"
+	"context"
 	"math"
 	"slices"
 )
@@ -44,10 +45,11 @@ type search struct {
 	lo, hi   []int32
 	sections [][]int32 // buffers by section, by rank
 	overlaps [][]int32 // buffers by buffer
-	rank     []int32
-	twin     []int32 // the previous buffer of the same kind, or -1
-	taste    taste
-	score    []float64
+	twin     []int32   // the previous buffer of the same kind, or -1
+
+	taste taste
+	score []float64
+	rank  []int32
 
 	offset []int64 // placed offset or -1
 	low    []int64
@@ -64,6 +66,7 @@ type search struct {
 	arena   []int32
 
 	failed map[hash]struct{}
+	ctx    context.Context
 	steps  int64
 	most   int64
 	nodes  int64
@@ -96,13 +99,8 @@ const maxFailed = 1 << 21
 func newSearch(p *problem) *search {
 	n, m := p.n, len(p.live)
 	s := &search{
-		score: make([]float64, n),
-		n:     n, size: p.size, align: p.align, lo: p.lo, hi: p.hi,
-		rank: make([]int32, n), twin: make([]int32, n),
-		offset: make([]int64, n), low: make([]int64, n),
-		floor: make([]int64, m), total: make([]int64, m), cuts: make([]int32, m), stamp: make([]int32, m),
-		sections: make([][]int32, m), overlaps: make([][]int32, n),
-		arena: make([]int32, 0, 4*n),
+		n: n, size: p.size, align: p.align, lo: p.lo, hi: p.hi,
+		sections: make([][]int32, m), overlaps: make([][]int32, n), twin: make([]int32, n),
 	}
 	for b := range int32(n) {
 		for k := s.lo[b]; k < s.hi[b]; k++ {
@@ -129,7 +127,26 @@ func newSearch(p *problem) *search {
 		}
 		last[k] = b
 	}
+	s.state()
 	return s
+}
+
+// state makes the parts of a search that change.
+func (s *search) state() {
+	n, m := s.n, len(s.sections)
+	s.score, s.rank = make([]float64, n), make([]int32, n)
+	s.offset, s.low = make([]int64, n), make([]int64, n)
+	s.floor, s.total, s.cuts, s.stamp = make([]int64, m), make([]int64, m), make([]int32, m), make([]int32, m)
+}
+
+// clone is a search for the same buffers that can run at the same time.
+func (s *search) clone() *search {
+	c := &search{
+		n: s.n, size: s.size, align: s.align, lo: s.lo, hi: s.hi,
+		sections: s.sections, overlaps: s.overlaps, twin: s.twin,
+	}
+	c.state()
+	return c
 }
 
 // taste is an order of preference among buffers that can go equally low: by
@@ -142,8 +159,8 @@ type taste struct {
 }
 
 // run searches with the given taste, for at most most steps.
-func (s *search) run(capacity int64, t taste, most int64) outcome {
-	s.capacity, s.taste, s.most, s.steps, s.nodes = capacity, t, most, 0, 0
+func (s *search) run(ctx context.Context, capacity int64, t taste, most int64) outcome {
+	s.ctx, s.capacity, s.taste, s.most, s.steps, s.nodes = ctx, capacity, t, most, 0, 0
 	s.failed = make(map[hash]struct{})
 	all := make([]int32, s.n)
 	for b := range all {
@@ -241,7 +258,7 @@ func (s *search) passed(b int32, last int64, rank int32) bool {
 func (s *search) node(waiting []int32, a, z int32, last int64, rank int32) outcome {
 	s.nodes++
 	s.steps += int64(len(waiting))
-	if s.steps > s.most {
+	if s.steps > s.most || s.nodes%1024 == 0 && s.ctx.Err() != nil {
 		return outOfSteps
 	}
 	var h hash

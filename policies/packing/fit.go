@@ -1,6 +1,9 @@
 package packing
 
-import "slices"
+import (
+	"context"
+	"slices"
+)
 
 // interval is the bytes [lo, hi).
 type interval struct{ lo, hi int64 }
@@ -64,6 +67,12 @@ type fitter struct {
 	probes []probe
 	steps  int64 // done
 	most   int64 // steps after which to give up
+	ctx    context.Context
+}
+
+// over reports that the i-th buffer must not be placed any more.
+func (f *fitter) over(i int) bool {
+	return f.steps > f.most || i%4096 == 4095 && f.ctx.Err() != nil
 }
 
 // probe is a union that the bytes [offset+w0, offset+w1) must avoid; k is the
@@ -202,7 +211,7 @@ const (
 func (f *fitter) place(order []int32, rule fit, limit int64, offsets []int64) (height int64, ok bool) {
 	f.reset()
 	p := f.p
-	for _, b := range order {
+	for i, b := range order {
 		f.collect(b)
 		o := f.next(0, p.align[b])
 		if rule == bestFit {
@@ -225,7 +234,7 @@ func (f *fitter) place(order []int32, rule fit, limit int64, offsets []int64) (h
 			}
 			o = best
 		}
-		if o+p.size[b] > limit || f.steps > f.most {
+		if o+p.size[b] > limit || f.over(i) {
 			return 0, false
 		}
 		offsets[b] = o

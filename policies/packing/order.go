@@ -3,10 +3,10 @@ package packing
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"math/bits"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -35,8 +35,8 @@ type heuristic struct {
 	skyline bool
 }
 
-// heuristics is the portfolio, best prospects first; the first two run under
-// any budget. Where the orders come from: size and its best fit are TFLite's
+// heuristics is the portfolio, best prospects first; the first runs under any
+// budget. Where the orders come from: size and its best fit are TFLite's
 // arena planner; size and lifetime with their tie-breaks are XLA's spatial and
 // temporal GlobalDecreasingSizeBestFit; conflicts is TVM's
 // greedy_by_conflicts; lowest-first and the contention order are MiniMalloc's;
@@ -177,9 +177,7 @@ type tries [wave]attempt
 // together runs f for the first n attempts, on up to opt.Workers goroutines.
 // Each gives up after most steps.
 func (r *run) together(ctx context.Context, t *tries, n int, most int64, f func(i int, a *attempt)) error {
-	var g errgroup.Group
-	g.SetLimit(max(r.opt.Workers, 1))
-	for i := range n {
+	err := parallel(ctx, n, r.opt.Workers, func(_, i int) bool {
 		a := &t[i]
 		if a.fitter == nil {
 			a.fitter = newFitter(r.p)
@@ -187,40 +185,59 @@ func (r *run) together(ctx context.Context, t *tries, n int, most int64, f func(
 		if a.offsets == nil {
 			a.offsets = make([]int64, r.p.n)
 		}
-		g.Go(func() error {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			a.fitter.steps, a.fitter.most = 0, most
-			f(i, a)
-			a.steps = a.fitter.steps
-			return nil
-		})
-	}
-	err := g.Wait()
+		a.fitter.ctx, a.fitter.steps, a.fitter.most = ctx, 0, most
+		f(i, a)
+		a.steps = a.fitter.steps
+		return true
+	})
 	for i := range n {
 		r.best.Steps += t[i].steps
 	}
 	return err
 }
 
-// portfolio runs the greedy heuristics.
+// parallel calls f for 0 to n-1 with the number of a worker. Once f has
+// returned false for some i, what comes after i may be left out. The error is
+// ctx's.
+func parallel(ctx context.Context, n, workers int, f func(worker, i int) bool) error {
+	var g errgroup.Group
+	var next, stop atomic.Int64
+	stop.Store(int64(n))
+	for w := range min(max(workers, 1), n) {
+		g.Go(func() error {
+			for {
+				i := next.Add(1) - 1
+				if i >= stop.Load() || ctx.Err() != nil {
+					return nil
+				}
+				if !f(w, int(i)) {
+					for old := stop.Load(); i < old && !stop.CompareAndSwap(old, i); old = stop.Load() {
+					}
+				}
+			}
+		})
+	}
+	_ = g.Wait()
+	return ctx.Err()
+}
+
+// portfolio runs the greedy heuristics, on half of the budget.
 func (r *run) portfolio(ctx context.Context) error {
+	p := r.p
 	var t tries
 	for at := 0; at < len(heuristics) && !r.done(); {
-		n := min(wave, len(heuristics)-at)
-		most := (r.budget - r.best.Steps) / 2
+		n, most := min(wave, len(heuristics)-at), (r.budget/2-r.best.Steps)/2
 		if at == 0 {
-			n, most = 2, math.MaxInt64
+			n, most = 1, math.MaxInt64
 		} else if most <= 0 {
 			break
 		}
 		limit := r.best.Height - 1
 		err := r.together(ctx, &t, n, most, func(i int, a *attempt) {
 			h := heuristics[at+i]
-			order := r.p.order(h.keys...)
+			order := p.order(h.keys...)
 			if h.skyline {
-				a.height, a.ok = r.p.lowestFirst(order, limit, a.offsets, a.fitter)
+				a.height, a.ok = p.lowestFirst(order, limit, a.offsets, a.fitter)
 			} else {
 				a.height, a.ok = a.fitter.place(order, h.rule, limit, a.offsets)
 			}
@@ -230,13 +247,15 @@ func (r *run) portfolio(ctx context.Context) error {
 		}
 		for i := range n {
 			if a := &t[i]; a.ok && a.height < r.best.Height {
-				r.offer(heuristics[at+i].name, slices.Clone(a.offsets), a.height)
+				h := heuristics[at+i]
+				r.offer(h.name, slices.Clone(a.offsets), a.height)
+				r.order = nil
+				if !h.skyline && h.rule == firstFit {
+					r.order = p.order(h.keys...)
+				}
 			}
 		}
 		at += n
-	}
-	if r.best.Height == math.MaxInt64 {
-		return fmt.Errorf("no heuristic placed them")
 	}
 	return nil
 }

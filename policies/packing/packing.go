@@ -106,6 +106,11 @@ const (
 	DoesNotFit                // proved that no placement fits
 )
 
+// String is for messages.
+func (v Verdict) String() string {
+	return [...]string{"unknown", "fits", "does not fit"}[v]
+}
+
 // Verdict says whether the buffers fit in capacity bytes, as far as p shows.
 func (p *Placement) Verdict(capacity int64) Verdict {
 	switch {
@@ -282,7 +287,8 @@ func Verify(buffers []Buffer, offsets []int64, capacity int64) error {
 // Pack places the buffers (see the package comment for how). The placement is
 // always valid; with Options.Capacity it may be higher than asked, and
 // [Placement.Verdict] tells whether a fit was ruled out. The error is that of
-// [Check], or ctx's when it ends first.
+// [Check], or ctx's when it ends first; then the placement is the best so far,
+// without Offsets if there is none yet.
 func Pack(ctx context.Context, buffers []Buffer, opt Options) (Placement, error) {
 	if err := Check(buffers); err != nil {
 		return Placement{}, err
@@ -298,7 +304,7 @@ func Pack(ctx context.Context, buffers []Buffer, opt Options) (Placement, error)
 		return r.best, ctx.Err()
 	}
 	if err := r.all(ctx); err != nil {
-		return Placement{}, fmt.Errorf("packing %d buffers: %w", len(buffers), err)
+		return r.best, fmt.Errorf("packing %d buffers: %w", len(buffers), err)
 	}
 	return r.best, nil
 }
@@ -309,6 +315,7 @@ type run struct {
 	opt    Options
 	budget int64 // steps
 	best   Placement
+	order  []int32 // that made best by first fit; nil if something else did
 }
 
 // target is the height at which the work is done.
@@ -323,8 +330,4 @@ func (r *run) offer(name string, offsets []int64, height int64) {
 	if height < r.best.Height {
 		r.best.Offsets, r.best.Height, r.best.Heuristic = offsets, height, name
 	}
-}
-
-func (r *run) all(ctx context.Context) error {
-	return r.portfolio(ctx)
 }

@@ -120,7 +120,7 @@ func (p *problem) lowestFirst(order []int32, limit int64, offsets []int64, f *fi
 			q.sink()
 			continue
 		}
-		if o+p.size[b] > limit || f.steps > f.most {
+		if o+p.size[b] > limit || f.over(len(q)) {
 			return 0, false
 		}
 		offsets[b] = o

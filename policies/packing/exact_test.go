@@ -1,0 +1,92 @@
+package packing
+
+import (
+	"context"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// small draws an instance that brute force can solve.
+func small(t *rapid.T, gaps bool) []Buffer {
+	n := rapid.IntRange(1, 6).Draw(t, "n")
+	bs := make([]Buffer, n)
+	for i := range bs {
+		lower := rapid.Int64Range(0, 8).Draw(t, "lower")
+		bs[i] = Buffer{
+			ID: int64(i), Lower: lower, Upper: lower + rapid.Int64Range(1, 6).Draw(t, "life"),
+			Size:      rapid.Int64Range(1, 5).Draw(t, "size"),
+			Alignment: rapid.SampledFrom([]int64{0, 1, 1, 1, 2, 3}).Draw(t, "alignment"),
+		}
+		if b := &bs[i]; gaps && b.Upper-b.Lower > 1 && rapid.Bool().Draw(t, "gap") {
+			from := rapid.Int64Range(b.Lower, b.Upper-1).Draw(t, "from")
+			to := rapid.Int64Range(from+1, b.Upper).Draw(t, "to")
+			w := rapid.Int64Range(0, b.Size).Draw(t, "window")
+			b.Gaps = []Gap{{from, to, w, rapid.Int64Range(w, b.Size).Draw(t, "window end")}}
+		}
+	}
+	return bs
+}
+
+// naive is the least height, by trying every offset of every buffer.
+func naive(bs []Buffer) int64 {
+	var sum int64
+	for _, b := range bs {
+		sum += b.Size + max(b.Alignment, 1)
+	}
+	offsets := make([]int64, len(bs))
+	for capacity := Bound(bs); ; capacity++ {
+		var try func(i int) bool
+		try = func(i int) bool {
+			if i == len(bs) {
+				return true
+			}
+			for o := int64(0); o+bs[i].Size <= capacity; o += max(bs[i].Alignment, 1) {
+				offsets[i] = o
+				if Verify(bs[:i+1], offsets[:i+1], capacity) == nil && try(i+1) {
+					return true
+				}
+			}
+			return false
+		}
+		if try(0) {
+			return capacity
+		}
+		if capacity > sum {
+			panic("no placement")
+		}
+	}
+}
+
+// TestExactAgainstBruteForce holds the exact search to the least height: it
+// must find it and prove that one less is impossible, with any taste.
+func TestExactAgainstBruteForce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		bs := small(t, false)
+		want := naive(bs)
+		r := &run{opt: Options{Seed: rapid.Uint64().Draw(t, "seed")}, p: newProblem(bs)}
+		s := newSearch(r.p)
+		for i := range 5 {
+			name, taste := r.taste(r.p, i)
+			if got := s.run(context.Background(), want, taste, 1<<60); got != found {
+				t.Fatalf("%s: search at the least height %d: outcome %d", name, want, got)
+			}
+			if err := Verify(bs, s.offset, want); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if got := s.run(context.Background(), want-1, taste, 1<<60); got != impossible {
+				t.Fatalf("%s: search at %d, one less than the least height: outcome %d", name, want-1, got)
+			}
+		}
+		p, err := Pack(context.Background(), bs, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Height != want || !p.Optimal() {
+			t.Fatalf("Pack found height %d, optimal %v; the least is %d", p.Height, p.Optimal(), want)
+		}
+		if p, err = Pack(context.Background(), bs, Options{Capacity: want - 1}); want > 1 && (err != nil || p.Verdict(want-1) != DoesNotFit) {
+			t.Fatalf("in %d bytes: verdict %v, error %v", want-1, p.Verdict(want-1), err)
+		}
+	})
+}
