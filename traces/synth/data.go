@@ -10,7 +10,7 @@ type sampler struct {
 	o    *Options
 	l    lengths
 	rng  *rand.Rand
-	turn int
+	turn int // batches so far
 	// held is an item drawn for a batch whose token budget it exceeded.
 	held int64
 
@@ -40,13 +40,18 @@ func (s *sampler) item() int64 {
 
 // next is the next batch: its items and their padded length.
 func (s *sampler) next() (items, length int64) {
+	most := s.o.Batch
+	if n := len(s.o.Batches); n > 0 {
+		most = s.o.Batches[s.turn%n]
+	}
+	turn := s.turn
+	s.turn++
 	if s.l.kind == "list" {
-		length = s.l.list[s.turn%len(s.l.list)]
-		s.turn++
-		s.items += s.o.Batch
-		s.tokens += s.o.Batch * length
-		s.padded += s.o.Batch * length
-		return s.o.Batch, length
+		length = s.l.list[turn%len(s.l.list)]
+		s.items += most
+		s.tokens += most * length
+		s.padded += most * length
+		return most, length
 	}
 	pad := func(longest int64) int64 {
 		if s.o.Padding == "max" || s.l.kind == "fixed" {
@@ -56,7 +61,7 @@ func (s *sampler) next() (items, length int64) {
 		return min((longest+m-1)/m*m, s.o.Seq)
 	}
 	var longest, tokens int64
-	for items < s.o.Batch {
+	for items < most {
 		n := s.item()
 		l := pad(max(longest, n))
 		if s.o.TokenBudget > 0 && items > 0 && (items+1)*l > s.o.TokenBudget {

@@ -258,7 +258,10 @@ func (n *net) imageBatch(items, side int64) batch {
 // classLoss is the cross-entropy with class labels.
 func (n *net) classLoss(logits *eager.Tensor, b batch) *eager.Tensor {
 	return n.e.Scope(func() *eager.Tensor {
-		y := n.e.Empty(eager.I64, b.n)
+		y := b.y
+		if y == nil {
+			y = n.e.Empty(eager.I64, b.n)
+		}
 		return n.e.CrossEntropy(logits, y)
 	})
 }

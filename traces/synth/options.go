@@ -106,6 +106,9 @@ type Options struct {
 	// Batch is the items per step and card (micro-batch with Accumulate or
 	// PP).
 	Batch int64 `json:"batch"`
+	// Batches, when given, is the items of each batch in turn (a ragged last
+	// batch, say) in place of Batch.
+	Batches []int64 `json:"batches,omitempty"`
 	// Seq is the tokens per item; for image models the side of the images in
 	// pixels. With Lengths it is the longest.
 	Seq int64 `json:"seq"`
@@ -153,6 +156,9 @@ type Options struct {
 	// default use_cache=True does (decoders without checkpointing).
 	UseCache bool `json:"use_cache"`
 
+	// HoldBatch keeps each batch until the next has been built, as a loop
+	// variable does; otherwise a batch dies when the model's call returns.
+	HoldBatch bool `json:"hold_batch"`
 	// EmptyCacheEvery calls torch.cuda.empty_cache() after every n-th step; 0
 	// never.
 	EmptyCacheEvery int `json:"empty_cache_every"`
@@ -302,6 +308,11 @@ func (o Options) Validate() error {
 	}
 	if err := errors.Join(checks...); err != nil {
 		return first(err)
+	}
+	for _, b := range o.Batches {
+		if b < 1 || b > 1<<20 {
+			return fmt.Errorf("batches %v: each must be between 1 and %d", o.Batches, 1<<20)
+		}
 	}
 	if _, err := parseLengths(o.Lengths); err != nil {
 		return err

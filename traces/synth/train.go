@@ -22,6 +22,7 @@ type program struct {
 	marks  []mark
 
 	prevLoss *eager.Tensor
+	held     []*eager.Tensor // the batch that a loop variable holds
 	kept     []*eager.Tensor // what a fault keeps
 	old      []*optimizer
 }
@@ -169,8 +170,7 @@ func (p *program) sharded(i int, x *eager.Tensor, v env) *eager.Tensor {
 func (p *program) forward() (loss *eager.Tensor) {
 	e := p.e
 	return e.Scope(func() *eager.Tensor {
-		items, length := p.s.next()
-		b := p.net.newBatch(items, length)
+		b := p.nextBatch()
 		if p.fsdp != nil {
 			p.fsdp.beginForward()
 		}
@@ -195,6 +195,31 @@ func (p *program) forward() (loss *eager.Tensor) {
 		}
 		return loss
 	})
+}
+
+// nextBatch makes a batch in the open scope, or with HoldBatch under a name
+// that lives until the next.
+func (p *program) nextBatch() batch {
+	e := p.e
+	items, length := p.s.next()
+	b := p.net.newBatch(items, length)
+	if !p.o.HoldBatch {
+		return b
+	}
+	if b.y == nil {
+		b.y = e.Empty(eager.I64, items)
+	}
+	held := make([]*eager.Tensor, 0, 3)
+	for _, t := range []*eager.Tensor{b.x, b.y, b.mask} {
+		if t != nil && (len(held) == 0 || t != held[0]) {
+			held = append(held, e.Keep(e.Retain(t)))
+		}
+	}
+	for _, t := range p.held {
+		t.Release()
+	}
+	p.held = held
+	return b
 }
 
 // trainCache gives a decoder a cache for one forward when the options ask for

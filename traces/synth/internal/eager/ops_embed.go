@@ -54,7 +54,11 @@ func (e *Engine) embeddingBackward(idx *Tensor, dt DType, table []int64) *Tensor
 		e.Empty(I64, 1)
 		mp := n/10 + segs
 		e.Empty(I64, mp)
-		e.Empty(F32, mp, (h+31)/32*32)
+		if v <= 2 {
+			e.Empty(I64, mp) // seen for BERT's token types
+		} else {
+			e.Empty(F32, mp, (h+31)/32*32)
+		}
 		return grad
 	})
 }
