@@ -91,9 +91,15 @@ type memory struct {
 	live *rangeSet // blocks by requested bytes; the number is the caller's, with pendingBit
 	segs *rangeSet // segments; expandable ones as merged mapped ranges; the number indexes attr
 	attr []segAttr
-	// near is the segment found last: most allocations are served from few.
-	near struct{ addr, end uint64 }
+	// near remembers segments found lately, by the 2 MiB page that was asked
+	// for: most allocations are served from few.
+	near      [nearLen]span
+	nearDirty bool
 }
+
+type span struct{ addr, end uint64 }
+
+const nearLen = 256
 
 func newMemory() *memory { return &memory{live: newRangeSet(), segs: newRangeSet()} }
 
@@ -109,7 +115,7 @@ func (m *memory) addSegment(addr, end uint64, a segAttr) (inWay uint64, ok bool)
 		w, _, _ := m.segs.get(p)
 		return w, false
 	}
-	m.near.end = 0
+	m.nearDirty = true
 	val := uint32(0)
 	joined := false
 	if a.expandable {
@@ -147,7 +153,7 @@ func (m *memory) removeSegment(addr, end uint64, expandable bool) bool {
 	if m.attr[v].expandable != expandable || a > addr || e < end || (!expandable && (a != addr || e != end)) {
 		return false
 	}
-	m.near.end = 0
+	m.nearDirty = true
 	m.segs.remove(p)
 	if a < addr {
 		m.segs.insert(a, addr, v)
@@ -160,15 +166,19 @@ func (m *memory) removeSegment(addr, end uint64, expandable bool) bool {
 
 // inSegment reports whether [addr, end) lies in one known segment.
 func (m *memory) inSegment(addr, end uint64) bool {
-	if addr >= m.near.addr && addr < m.near.end {
-		return end <= m.near.end
+	if m.nearDirty {
+		clear(m.near[:])
+		m.nearDirty = false
 	}
-	p := m.segs.find(addr)
-	if !m.segs.valid(p) {
-		return false
+	n := &m.near[addr>>21%nearLen]
+	if addr < n.addr || addr >= n.end {
+		p := m.segs.find(addr)
+		if !m.segs.valid(p) {
+			return false
+		}
+		n.addr, n.end, _ = m.segs.get(p)
 	}
-	m.near.addr, m.near.end, _ = m.segs.get(p)
-	return addr < m.near.end && end <= m.near.end
+	return addr < n.end && end <= n.end
 }
 
 // scan looks at the entries once: which kinds there are, and whether their
