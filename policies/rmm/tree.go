@@ -108,21 +108,38 @@ func (t *tree) remove(root *int32, n int32) {
 	*link = l | r
 	nodes[l|r].parent = parent
 	nodes[0] = node{}
-	// Up to the old place of n every maximum is stale; above it, only until
-	// one stays as it is.
+	// Up to the old place of n every maximum is stale.
 	above := nodes[n].parent
 	for ; parent != above; parent = nodes[parent].parent {
 		t.pull(parent)
 	}
-	for ; parent != 0 && t.pull(parent); parent = nodes[parent].parent {
+	t.lower(above, nodes[n].max)
+}
+
+// lower recomputes the maxima from n upwards after one below it that was old
+// has become smaller.
+func (t *tree) lower(n int32, old int64) {
+	for n != 0 && t.nodes[n].max == old && t.pull(n) {
+		n = t.nodes[n].parent
 	}
 }
 
 // resize changes the size of item n, and its address within the gap between
 // its neighbours.
 func (t *tree) resize(n int32, addr uint64, size int64) {
-	t.nodes[n].addr, t.nodes[n].size = addr, size
-	for ; n != 0 && t.pull(n); n = t.nodes[n].parent {
+	nodes := t.nodes
+	x := &nodes[n]
+	old := x.max
+	x.addr, x.size = addr, size
+	if !t.pull(n) {
+		return
+	}
+	if x.max < old {
+		t.lower(x.parent, old)
+		return
+	}
+	for p := x.parent; p != 0 && nodes[p].max < x.max; p = nodes[p].parent {
+		nodes[p].max = x.max
 	}
 }
 
