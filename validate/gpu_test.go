@@ -25,8 +25,8 @@ import (
 // These tests need a GPU; docs/validation.md shows how they are run and what
 // they printed.
 var (
-	gpuRecordings = flag.String("recordings", "../../shared/recordings", "folder of the recordings to validate")
-	gpuNames      = flag.String("names", "", "comma-separated recordings, each FOLDER/NAME")
+	gpuRecordings = flag.String("recordings", "../testdata/recordings", "folder of the recordings to validate")
+	gpuNames      = flag.String("names", "", "comma-separated recordings, each a path below -recordings without .pickle.zst")
 	gpuOut        = flag.String("out", "", "folder for the reports as JSON")
 	gpuEngines    = flag.String("engines", "cuda,torch", "engines to run")
 )
@@ -253,4 +253,59 @@ func TestGPUAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	saveJSON(t, "answer.json", answer)
+}
+
+// TestGPUCancel: what a cancelled run held is free again while the process
+// lives on.
+func TestGPUCancel(t *testing.T) {
+	if *gpuNames == "" {
+		t.Skip("no -names")
+	}
+	free := func() int64 {
+		drv := gpu(t)
+		defer drv.Close()
+		free, _, err := drv.MemInfo()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return free
+	}
+	tr, cfg := recovered(t, strings.Split(*gpuNames, ",")[0])
+	before := free()
+	drv := &cancelAt{Driver: gpu(t), n: 20}
+	var ctx context.Context
+	ctx, drv.cancel = context.WithCancel(context.Background())
+	o, err := Options{Engine: EngineCUDA, Config: cfg}.prepare(tr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := onDriver(ctx, tr, o, drv); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	if after := free(); after != before {
+		t.Errorf("%d bytes free before, %d after", before, after)
+	}
+}
+
+// cancelAt cancels at the n-th allocation or page.
+type cancelAt struct {
+	cuda.Driver
+	cancel context.CancelFunc
+	n      int
+}
+
+func (c *cancelAt) count() {
+	if c.n--; c.n == 0 {
+		c.cancel()
+	}
+}
+
+func (c *cancelAt) MemAlloc(size int64) (uint64, error) {
+	c.count()
+	return c.Driver.MemAlloc(size)
+}
+
+func (c *cancelAt) MemCreate(size int64) (uint64, error) {
+	c.count()
+	return c.Driver.MemCreate(size)
 }

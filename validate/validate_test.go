@@ -396,7 +396,7 @@ func TestWaits(t *testing.T) {
 func small(t *testing.T) (*traces.Trace, sim.Config) {
 	t.Helper()
 	ctx := context.Background()
-	rec, err := formats.Open(ctx, filepath.Join("testdata", "fuzz0174.pickle.zst"), formats.Options{})
+	rec, err := formats.Open(ctx, filepath.Join("..", "testdata", "recordings", "fuzz0174.pickle.zst"), formats.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -539,4 +539,27 @@ func readAnswer(t *testing.T, path string) *torchengine.Answer {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// The simulator reads the cost table that MeasureCost writes; this one is of an
+// H200.
+func TestCostTable(t *testing.T) {
+	f, err := os.Open(filepath.Join("testdata", "driver_cost_h200.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	table, err := sim.ReadCostTable(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if us := table.Malloc(20 * mib); us < 40 || us > 60 {
+		t.Errorf("cudaMalloc of 20 MiB costs %v µs", us)
+	}
+	if us := table.Map(5, 20*mib); us < 100 || us > 300 {
+		t.Errorf("mapping 5 pages of 20 MiB costs %v µs", us)
+	}
+	if table.Source == "" {
+		t.Error("no source")
+	}
 }
