@@ -584,6 +584,11 @@ func (t *tuner) answer(ctx context.Context) *Tuning {
 		}
 	}
 	t.verdict(out, baseline, best)
+	for i := range t.jobs {
+		if tr := t.jobs[i].Trace; endsInOOM(tr) {
+			out.Notes = append(out.Notes, fmt.Sprintf("%s ends with an OOM: what the program would have needed after it is not in the recording.", tr.Source))
+		}
+	}
 	out.Warnings = append(out.Warnings, t.warnings()...)
 	return out
 }
@@ -647,6 +652,8 @@ func (t *tuner) why(baseline, best *Candidate) string {
 	switch {
 	case !baseline.Completed:
 		s += fmt.Sprintf(" completes, where the present setting runs out of memory %d times; it reserves %s", baseline.NumOOMs, size(best.ReservedPeak))
+	case best.NumOOMs < baseline.NumOOMs:
+		s += fmt.Sprintf(" serves what the present setting cannot: %d requests fail now, %d then; it reserves %s", baseline.NumOOMs, best.NumOOMs, size(best.ReservedPeak))
 	case !baseline.completes():
 		s += fmt.Sprintf(" completes however the driver places segments, where the present setting does not; it reserves %s", size(best.ReservedPeak))
 	case best.upper() < baseline.upper():
@@ -693,6 +700,20 @@ func (t *tuner) warnings() []string {
 		out = append(out, "garbage_collection_threshold does nothing here: it needs a memory limit (set_per_process_memory_fraction below 1).")
 	}
 	return out
+}
+
+// endsInOOM reports that nothing is allocated after the last OOM of a
+// recording: the program gave up.
+func endsInOOM(tr *traces.Trace) bool {
+	for i := len(tr.Events) - 1; i >= 0; i-- {
+		switch tr.Events[i].Kind {
+		case traces.OOM:
+			return true
+		case traces.Alloc:
+			return false
+		}
+	}
+	return false
 }
 
 // distinct drops candidates that do exactly what one with no more options does.
