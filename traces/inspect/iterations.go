@@ -200,12 +200,15 @@ func fromPattern(t *traces.Trace) Iterations {
 	return it
 }
 
+// maxHeld is for how many iterations a program may hold what it made.
+const maxHeld = youngIterations + 1
+
 // works tells the outermost loop of a program from layers that repeat within
 // it, and from the building of a model out of equal layers:
 //   - most iterations allocate something that they free themselves, which
 //     building does not;
-//   - few free what is older than the loop, as every layer of a backward pass
-//     does;
+//   - few free what is older than a few iterations, as every layer of a
+//     backward pass does;
 //   - the loop goes on to the end, but for an evaluation or so.
 func works(t *traces.Trace, it *Iterations) bool {
 	born := make([]int32, t.NumBlocks) // iteration + 1; 0 = before the loop
@@ -222,7 +225,7 @@ func works(t *traces.Trace, it *Iterations) bool {
 		for _, e := range t.Events[it.Bounds[k]:it.Bounds[k+1]] {
 			if e.Kind == traces.Free || e.Kind == traces.FreeRequested {
 				freesOwn = freesOwn || born[e.ID] == int32(k+1)
-				freesOlder = freesOlder || born[e.ID] == 0
+				freesOlder = freesOlder || born[e.ID] == 0 || int(born[e.ID]) < k+1-maxHeld
 			}
 		}
 		if freesOwn {

@@ -35,7 +35,8 @@ type LeakReport struct {
 	Leaks []Leak
 	// Iterations are those by which growth was judged.
 	Iterations Iterations
-	// Note says why nothing could be judged; empty otherwise.
+	// Note says why nothing could be judged, or what the judgement rests on
+	// when that is a guess; empty otherwise.
 	Note string
 }
 
@@ -49,6 +50,10 @@ const (
 	minLeaking = 4
 	// minJudged is how many iterations there must be to judge at all.
 	minJudged = minLeaking + youngIterations + warmIterations
+	// minGuessed is the least growth in bytes per iteration that is reported
+	// when the iterations are a guess: the tokens of a text that is being
+	// generated are kept too, until it is done.
+	minGuessed = 4 << 10
 )
 
 // FindLeaks finds what every iteration (or every third, say) leaves behind: at
@@ -161,6 +166,9 @@ func FindLeaks(t *traces.Trace, capacity int64) LeakReport {
 			}
 		}
 		per := float64(sum) / float64(judged-from)
+		if !it.Marked && per < minGuessed {
+			return
+		}
 		l.BytesPerIteration = max(1, int64(per+0.5))
 		total += per
 		r.Leaks = append(r.Leaks, l)
@@ -199,6 +207,9 @@ func FindLeaks(t *traces.Trace, capacity int64) LeakReport {
 	}
 	if from, ok := leaking(rest.blocks); ok && every(rest.blocks[from:]) {
 		report(rest, from, fmt.Sprintf("requests of varying size, %s to %s", bytesize.Format(rest.lo), bytesize.Format(rest.hi)))
+	}
+	if !it.Marked && len(r.Leaks) > 0 {
+		r.Note = "The iterations are a guess by the pattern of requests. If what repeats are the layers of a single pass, this is no leak."
 	}
 	if capacity > 0 && total > 0 {
 		last := t.Events[end].TimeUS
