@@ -36,6 +36,9 @@ func FuzzRead(f *testing.F) {
 		pickletest.List{segment(block(4096, "inactive"))},
 	}
 	for i, v := range seeds {
+		if _, err := Read(context.Background(), bytes.NewReader(pickletest.Marshal(v, i)), Options{}); err != nil {
+			f.Fatalf("seed %d: %v", i, err)
+		}
 		f.Add(pickletest.Marshal(v, 4), int64(0))
 		f.Add(pickletest.Marshal(v, i), int64(1000))
 	}
