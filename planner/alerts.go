@@ -3,6 +3,7 @@ package planner
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -143,7 +144,7 @@ func parseAlert(x string) (Alert, error) {
 	default:
 		a.value, err = strconv.ParseFloat(text, 64)
 	}
-	if err != nil {
+	if err != nil || math.IsNaN(a.value) {
 		return Alert{}, fmt.Errorf("%q is not a value for %s (%s)", text, name, a.metric.doc)
 	}
 	return a, nil
