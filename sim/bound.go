@@ -2,13 +2,9 @@ package sim
 
 import "allocsim/traces"
 
-// blockUnit is the granularity of PyTorch's blocks, in bytes.
-const blockUnit = 512
-
-// Bound is the most bytes that live at once, each request rounded up to the
-// 512 bytes that every policy here gives at least: no placement can need less.
-// Pending frees count as live, and requests that failed in the recording do
-// not count.
+// Bound is the most requested bytes that live at once: no placement by any
+// allocator can need less. Pending frees count as live; requests that failed in
+// the recording do not count.
 func Bound(tr *traces.Trace) int64 { return mostLive(tr, false) }
 
 // Need is Bound with the requests that failed in the recording: what the
@@ -22,12 +18,12 @@ func mostLive(tr *traces.Trace, failed bool) int64 {
 		e := &tr.Events[i]
 		switch e.Kind {
 		case traces.Alloc:
-			size[e.ID] = roundUp(e.Size, blockUnit)
+			size[e.ID] = e.Size
 			live += size[e.ID]
 			most = max(most, live)
 		case traces.OOM:
 			if failed {
-				most = max(most, live+roundUp(e.Size, blockUnit))
+				most = max(most, live+e.Size)
 			}
 		case traces.Free, traces.FreeCompleted:
 			live -= size[e.ID]

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/charmbracelet/lipgloss"
@@ -13,8 +14,10 @@ import (
 )
 
 // printJSON prints one document.
-func (a *app) printJSON(v any) error {
-	enc := json.NewEncoder(a.stdout)
+func (a *app) printJSON(v any) error { return writeJSON(a.stdout, v) }
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
 	return enc.Encode(v)

@@ -139,7 +139,7 @@ func Parse(options string, v conf.Version) (*policies.Spec, error) {
 // PyTorch release.
 func Spec(c conf.Config, v conf.Version) (*policies.Spec, error) {
 	if c.Backend == conf.CudaMallocAsync {
-		s, err := policies.Parse("stream")
+		s, err := policies.Parse("stream:limit-counts=used")
 		if err != nil {
 			return nil, fmt.Errorf("backend:cudaMallocAsync: %w", err)
 		}

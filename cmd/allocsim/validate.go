@@ -1,0 +1,141 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"allocsim/internal/table"
+	"allocsim/traces/formats"
+	"allocsim/validate"
+)
+
+func newValidate(a *app) *cobra.Command {
+	env := &environment{a: a}
+	var o validate.Options
+	var card, reserve sizeFlag
+	var junit, cost string
+	cmd := &cobra.Command{
+		Use:   "validate TRACE",
+		Short: "Replay on a real GPU and compare with the prediction",
+		Long: `Runs the same policy on a real device, or the same requests inside PyTorch's own
+allocator, and compares what was predicted with what was measured:
+
+` + engineList() + `
+Takes only memory that is free, gives everything back also when stopped, and
+refuses a card that others use unless --force. Exit code 1 when a figure is out
+of tolerance.`,
+		Example: `  allocsim validate snapshot.pickle --engine torch --conf expandable_segments:True
+  allocsim validate snapshot.pickle --engine cuda --card 24GiB --junit result.xml
+  allocsim validate --save-cost cost.json     # measure this machine's driver calls`,
+		Args: arguments(0, 1, "one TRACE (a snapshot, CSV, Parquet …; - is standard input)"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := env.parse(cmd); err != nil {
+				return err
+			}
+			if cost != "" {
+				c, err := validate.MeasureCost(cmd.Context(), o.Device, o.Force)
+				if err != nil {
+					return err
+				}
+				if err := formats.WriteFile(cost, func(w io.Writer) error { return writeJSON(w, c) }); err != nil {
+					return err
+				}
+				if len(args) == 0 {
+					return nil
+				}
+			}
+			if len(args) == 0 {
+				return arguments(1, 1, "one TRACE")(cmd, args)
+			}
+			if o.Tolerance < 0 || math.IsNaN(o.Tolerance) {
+				return fmt.Errorf("--tolerance %v: give a percentage of 0 or more", o.Tolerance)
+			}
+			rec, cfg, err := env.recovered(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			o.Config, o.Card, o.Reserve = cfg, int64(card), int64(reserve)
+			res, err := validate.Run(cmd.Context(), rec.Trace, o)
+			if err != nil {
+				return err
+			}
+			res.Notes = append(res.Notes, rec.Inferred...)
+			if junit != "" {
+				if err := formats.WriteFile(junit, func(w io.Writer) error { return validate.WriteJUnit(w, res) }); err != nil {
+					return err
+				}
+			}
+			if err := a.showValidation(res); err != nil {
+				return err
+			}
+			if !res.Pass {
+				return errNo
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Engine, "engine", "", "cuda, torch or sim (default: cuda where there is a GPU and it is built in, else sim)")
+	f.Var(&card, "card", "emulate a card with so many bytes free")
+	f.Float64Var(&o.Tolerance, "tolerance", 0, "largest deviation that passes, in percent")
+	f.StringVar(&junit, "junit", "", "also write the result as JUnit XML")
+	f.BoolVar(&o.Force, "force", false, "use a card that other processes use")
+	f.Var(&reserve, "reserve", "free memory of the card that is never taken")
+	f.IntVar(&o.Device, "cuda-device", 0, "number of the CUDA device")
+	f.StringVar(&o.Python, "python", "", "Python of the engine torch (default python3)")
+	f.StringVar(&cost, "save-cost", "", "measure what driver calls cost here and write the table")
+	env.addPolicy(cmd)
+	env.addDevice(cmd)
+	return cmd
+}
+
+func engineList() string {
+	var b strings.Builder
+	for _, e := range validate.Engines() {
+		doc := e.Doc
+		if !e.BuiltIn {
+			doc += " (not in this build)"
+		}
+		fmt.Fprintf(&b, "  %-6s %s\n", e.Name, wrap(doc, 71, "         "))
+	}
+	return b.String()
+}
+
+func (a *app) showValidation(r *validate.Report) error {
+	if a.json {
+		return a.printJSON(r)
+	}
+	verdict := "pass"
+	switch {
+	case !r.Pass:
+		verdict = "fail"
+	case !r.Confirmed:
+		verdict = "pass, but nothing real was measured"
+	}
+	a.printf("%s: %s on %s, engine %s\n\n", a.strong(verdict), r.Policy, r.Device, r.Engine)
+	t := table.New("", ">predicted", ">measured", ">deviation", "")
+	for _, c := range r.Checks() {
+		deviation, mark := "", ""
+		if !math.IsNaN(c.Deviation) {
+			deviation = fmt.Sprintf("%+.2f %%", c.Deviation)
+		}
+		if !c.Pass {
+			mark = "fail"
+		}
+		t.Row(c.Name, c.Predicted, c.Measured, deviation, mark)
+	}
+	if err := a.print(t); err != nil {
+		return err
+	}
+	for _, c := range r.Checks() {
+		if !c.Pass && c.Why != "" {
+			a.printf("%s\n", wrap(c.Name+": "+c.Why, 80, "  "))
+		}
+	}
+	a.notes(r.Notes)
+	return nil
+}
