@@ -136,7 +136,7 @@ const (
 	maxText    = 64 << 20
 	maxMessage = 6000
 	// maxPlaces bounds the places looked at, maxSeen the messages compared.
-	maxPlaces = 20000
+	maxPlaces = 5000
 	maxSeen   = 1000
 )
 

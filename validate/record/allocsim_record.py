@@ -30,8 +30,8 @@ failure of the recorder is reported on standard error and never stops the
 program.
 
 Options (of start, and as --flags):
-    frames       also record the Python stack of every event. Says where memory
-                 was allocated; makes recording slower and the file larger.
+    frames       also record the Python stack of every allocation. Says where
+                 memory was allocated; makes recording slower and the file larger.
     steps        stop after this many calls of step() and write the files then.
     max_entries  events to keep. When there are more, the oldest are lost and a
                  replay is no longer exact; the files say so.
@@ -164,7 +164,7 @@ class Recorder:
                     self.allocated_at_start[i] = held
             options = dict(
                 enabled="all",
-                context="all" if self.frames else None,
+                context="alloc" if self.frames else None,
                 stacks="python",
                 max_entries=self.max_entries,
             )

@@ -32,31 +32,41 @@ var Script string
 //
 // in this folder: a loop that does nothing but allocate and free, so the
 // slowdown of a real program, which also computes, is smaller. One allocated
-// and freed tensor makes three events.
+// and freed tensor makes three events. "Frames" is with the Python stacks of
+// allocations, 30 calls deep.
 type Cost struct {
 	// Machine says on what it was measured.
 	Machine string
-	// PerSecond, PerSecondRecorded, PerSecondFrames are the events a program
-	// gets through in a second without recording, with it, and with the Python
-	// stacks (30 calls deep) recorded too.
+	// PerSecond, PerSecondRecorded and PerSecondFrames are the events that a
+	// program gets through in a second without recording, with it, and with
+	// frames.
 	PerSecond, PerSecondRecorded, PerSecondFrames float64
-	// HostBytes is the host memory that an event takes until the end, FileBytes
-	// its share of the file, uncompressed.
-	HostBytes, FileBytes float64
+	// HostBytes is the host memory that an event takes until the end.
+	HostBytes float64
+	// FileBytes and FileBytesFrames are an event's share of the file,
+	// uncompressed.
+	FileBytes, FileBytesFrames float64
+	// WriteUS and WriteUSFrames are µs per event to write the files at the
+	// end; resolving stacks is slow.
+	WriteUS, WriteUSFrames float64
 }
 
 // MicrosecondsPerEvent is the time that recording adds to an event, without
-// and with stacks.
+// and with frames.
 func (c Cost) MicrosecondsPerEvent() (plain, frames float64) {
 	return 1e6/c.PerSecondRecorded - 1e6/c.PerSecond, 1e6/c.PerSecondFrames - 1e6/c.PerSecond
 }
 
-// Measured is the cost on one machine.
+// Measured is the median of three runs on one machine. The rates varied
+// between runs by a third and more.
 var Measured = Cost{
 	Machine:           "NVIDIA H200, torch 2.11.0+cu130",
-	PerSecond:         1_209_900,
-	PerSecondRecorded: 704_170,
-	PerSecondFrames:   525_279,
+	PerSecond:         1_076_000,
+	PerSecondRecorded: 803_000,
+	PerSecondFrames:   613_000,
 	HostBytes:         137,
 	FileBytes:         52,
+	FileBytesFrames:   60,
+	WriteUS:           1.4,
+	WriteUSFrames:     53,
 }

@@ -142,7 +142,7 @@ func TestWays(t *testing.T) {
 		{"as a wrapper", "import torch, sys, allocsim_record\nassert sys.argv[1:] == ['--lr', '1']\ntorch.allocate(1)\nallocsim_record.step()\n",
 			[]string{script, "-o", "w", "program.py", "--lr", "1"}, nil, []string{"w.json", "w.pickle"}, []string{"wrote w.pickle and w.json: 1 events"}, "step"},
 		{"as a wrapper, module, compressed, frames", "import torch\ntorch.allocate(1)\nprint(torch._state.history)\n",
-			[]string{script, "-o", "w", "--compress", "--frames", "-m", "program"}, nil, []string{"w.json", "w.pickle.gz"}, []string{"'context': 'all'"}, ""},
+			[]string{script, "-o", "w", "--compress", "--frames", "-m", "program"}, nil, []string{"w.json", "w.pickle.gz"}, []string{"'context': 'alloc'"}, ""},
 		{"some steps only", under + "r = allocsim_record.start(steps=1)\n" + "torch.allocate(1)\nallocsim_record._recorder.steps = 2\n" +
 			"for i in range(5): torch.allocate(1); allocsim_record.step()\nprint('history', torch._state.history)\n",
 			[]string{"program.py"}, nil, []string{"allocsim.json", "allocsim.pickle"}, []string{"3 events", "history None"}, "step step"},

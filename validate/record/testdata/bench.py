@@ -46,7 +46,7 @@ def rss():
 def history(frames):
     torch.cuda.memory._record_memory_history(enabled=None)
     torch.cuda.memory._record_memory_history(
-        enabled="all", context="all" if frames else None, stacks="python", max_entries=10**7, clear_history=True
+        enabled="all", context="alloc" if frames else None, stacks="python", max_entries=10**7, clear_history=True
     )
 
 
