@@ -42,6 +42,7 @@ To record a job: allocsim record --help`,
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON document")
 	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "no notes, no progress")
 	root.SetFlagErrorFunc(flagError)
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Flags.FlagUsages ", "Flags.FlagUsagesWrapped 80 "))
 	root.AddGroup(groups...)
 	add := func(group string, cmds ...*cobra.Command) {
 		for _, c := range cmds {
