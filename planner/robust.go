@@ -19,12 +19,13 @@ type Robustness struct {
 	ReservedPeak [2]int64 `json:"reserved_peak"`
 }
 
-const perturbedRuns = 8
+// ChangedTraces is how many changed traces a Robustness rests on.
+const ChangedTraces = 8
 
 // robustness runs a candidate on changed traces.
 func (t *tuner) robustness(ctx context.Context, c *Candidate) error {
 	if t.perturbed == nil {
-		t.perturbed = make([][]*traces.Trace, perturbedRuns)
+		t.perturbed = make([][]*traces.Trace, ChangedTraces)
 		for k := range t.perturbed {
 			for i := range t.jobs {
 				t.perturbed[k] = append(t.perturbed[k], perturb(t.jobs[i].Trace, uint64(k)))
@@ -35,7 +36,7 @@ func (t *tuner) robustness(ctx context.Context, c *Candidate) error {
 		completed bool
 		peak      int64
 	}
-	results := make([]outcome, perturbedRuns)
+	results := make([]outcome, ChangedTraces)
 	err := parallel(ctx, t.opts.Workers, len(results), nil, func(ctx context.Context, r *sim.Runner, k int) error {
 		o := outcome{completed: true}
 		for i := range t.jobs {

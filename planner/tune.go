@@ -72,9 +72,9 @@ type Candidate struct {
 	perTrace []*sim.Result
 }
 
-// upper is the peak to plan with: for finalists the highest over address
+// Upper is the peak to plan with: for finalists the highest over address
 // orders and changed traces, so that a lucky fit does not win.
-func (c *Candidate) upper() int64 {
+func (c *Candidate) Upper() int64 {
 	n := c.ReservedPeak
 	if c.Span != nil {
 		n = max(n, c.Span.ReservedPeak[1])
@@ -495,7 +495,7 @@ func (t *tuner) ranked() []*Candidate {
 			cmp.Compare(a.NumOOMs, b.NumOOMs),
 			boolFirst(!a.Stopped, !b.Stopped),
 			boolFirst(a.Span != nil, b.Span != nil), // finalists, once there are any
-			cmp.Compare(a.upper(), b.upper()),
+			cmp.Compare(a.Upper(), b.Upper()),
 			cmp.Compare(a.Driver.StallUS, b.Driver.StallUS),
 			cmp.Compare(a.Options, b.Options),
 			compareConfs(a, b),
@@ -507,11 +507,11 @@ func (t *tuner) ranked() []*Candidate {
 	// Peaks within the tolerance of the lowest count as equal; among them the
 	// stall decides where it differs by more than noise, then simplicity.
 	best := list[0]
-	band := int64(float64(best.upper()) * (1 + t.opts.Tolerance))
+	band := int64(float64(best.Upper()) * (1 + t.opts.Tolerance))
 	n := 0
 	shortest := int64(math.MaxInt64)
 	for n < len(list) && list[n].completes() && list[n].NumOOMs == best.NumOOMs && list[n].last() == best.last() &&
-		!list[n].Stopped && list[n].upper() <= band && (best.Span == nil || list[n].Span != nil) {
+		!list[n].Stopped && list[n].Upper() <= band && (best.Span == nil || list[n].Span != nil) {
 		shortest = min(shortest, list[n].Driver.StallUS)
 		n++
 	}
@@ -521,7 +521,7 @@ func (t *tuner) ranked() []*Candidate {
 			boolFirst(a.Driver.StallUS <= slack, b.Driver.StallUS <= slack),
 			boolFirst(a == t.cands[0], b == t.cands[0]),
 			cmp.Compare(a.Options, b.Options),
-			cmp.Compare(a.upper(), b.upper()),
+			cmp.Compare(a.Upper(), b.Upper()),
 			cmp.Compare(a.Driver.StallUS, b.Driver.StallUS),
 			compareConfs(a, b),
 		)
@@ -617,7 +617,7 @@ func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 	case !best.completes() && best.Completed:
 		out.Verdict = "no-setting-found"
 		out.Reason = fmt.Sprintf("%s completes under some placements by the driver but not under all (%s at worst); nothing found is reliable. %s live at once.",
-			name(best), size(best.upper()), size(t.bound))
+			name(best), size(best.Upper()), size(t.bound))
 		out.Best = *baseline
 	case !best.Completed:
 		out.Verdict = "no-setting-found"
@@ -656,7 +656,7 @@ func (t *tuner) why(baseline, best *Candidate) string {
 		s += fmt.Sprintf(" serves what the present setting cannot: %d requests fail now, %d then; it reserves %s", baseline.NumOOMs, best.NumOOMs, size(best.ReservedPeak))
 	case !baseline.completes():
 		s += fmt.Sprintf(" completes however the driver places segments, where the present setting does not; it reserves %s", size(best.ReservedPeak))
-	case best.upper() < baseline.upper():
+	case best.Upper() < baseline.Upper():
 		s += fmt.Sprintf(" reserves %s instead of %s (%.0f %% less)", size(best.ReservedPeak), size(baseline.ReservedPeak),
 			100*(1-float64(best.ReservedPeak)/float64(baseline.ReservedPeak)))
 	default:
