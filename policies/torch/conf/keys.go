@@ -93,13 +93,13 @@ var keys = []Key{
 		field: func(c *Config) *float64 { return &c.PerProcessMemoryFraction },
 	},
 	{
-		Name: "release_lock_on_cudamalloc", Type: Bool, Default: "False", Since: Version{2, 1}, Native: true,
+		Name: "release_lock_on_cudamalloc", Type: Bool, Default: "False", Since: Version{2, 2}, Native: true,
 		Does:  "lets other threads allocate while one waits in cudaMalloc.",
 		Hurts: "no use to a program that allocates from one thread; changes no sizes.",
 		field: func(c *Config) *bool { return &c.ReleaseLockOnCudaMalloc },
 	},
 	{
-		Name: "release_lock_on_hipmalloc", Type: Bool, Default: "False", Since: Version{2, 1}, Native: true, Alias: "release_lock_on_cudamalloc",
+		Name: "release_lock_on_hipmalloc", Type: Bool, Default: "False", Since: Version{2, 2}, Native: true, Alias: "release_lock_on_cudamalloc",
 		Does:  "is ROCm's spelling of release_lock_on_cudamalloc.",
 		Hurts: "no use to a program that allocates from one thread; changes no sizes.",
 		field: func(c *Config) *bool { return &c.ReleaseLockOnCudaMalloc },
@@ -111,19 +111,19 @@ var keys = []Key{
 		field: func(c *Config) *bool { return &c.GraphCaptureRecordStreamReuse },
 	},
 	{
-		Name: "pinned_use_cuda_host_register", Type: Bool, Default: "False", Since: Version{2, 1},
+		Name: "pinned_use_cuda_host_register", Type: Bool, Default: "False", Since: Version{2, 2},
 		Does:  "takes pinned host memory with malloc and cudaHostRegister instead of cudaHostAlloc.",
 		Hurts: "concerns host memory only; registering is slow for small buffers.",
 		field: func(c *Config) *bool { return &c.PinnedUseCudaHostRegister },
 	},
 	{
-		Name: "pinned_use_hip_host_register", Type: Bool, Default: "False", Since: Version{2, 1}, Alias: "pinned_use_cuda_host_register",
+		Name: "pinned_use_hip_host_register", Type: Bool, Default: "False", Since: Version{2, 2}, Alias: "pinned_use_cuda_host_register",
 		Does:  "is ROCm's spelling of pinned_use_cuda_host_register.",
 		Hurts: "concerns host memory only; registering is slow for small buffers.",
 		field: func(c *Config) *bool { return &c.PinnedUseCudaHostRegister },
 	},
 	{
-		Name: "pinned_num_register_threads", Type: Count, Default: "1", Since: Version{2, 1},
+		Name: "pinned_num_register_threads", Type: Count, Default: "1", Since: Version{2, 2},
 		Does:  "touches the pages of pinned host memory with this many threads (a power of two, at most 128).",
 		Hurts: "does nothing without pinned_use_cuda_host_register; concerns host memory only.",
 		field: func(c *Config) *int64 { return &c.PinnedNumRegisterThreads },
