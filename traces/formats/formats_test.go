@@ -30,6 +30,7 @@ var samples = map[string]string{
 	"kineto":             "../kineto/testdata/resnet50_cut.json.gz",
 	"rmm-log":            "../rmmlog/testdata/golden.csv",
 	"nsys":               "../nsys/testdata/golden.sqlite",
+	"minimalloc-csv":     "../minimalloc/testdata/small.csv",
 	snapshot.Format:      "testdata/small.pickle",
 }
 
@@ -241,6 +242,11 @@ func TestWrite(t *testing.T) {
 		if g.Meta.DeviceTotal != want.Meta.DeviceTotal || g.StartUS != want.StartUS || g.Meta.ClockUS != want.Meta.ClockUS || !slices.Equal(g.Annotations, want.Annotations) {
 			t.Errorf("%s: %+v", name, g.Meta)
 		}
+	}
+	if notes, err := Write(ctx, filepath.Join(dir, "a.minimalloc.csv.gz"), want); err != nil || len(notes) == 0 {
+		t.Errorf("minimalloc: %v, %q", err, notes)
+	} else if got, err := Open(ctx, filepath.Join(dir, "a.minimalloc.csv.gz"), Options{}); err != nil || got.Devices[0].NumBlocks != want.NumBlocks || len(got.Devices[0].Notes) == 0 {
+		t.Errorf("minimalloc: %v, %+v", err, got)
 	}
 	if notes, err := Write(ctx, filepath.Join(dir, "a.perfetto.json"), want); err != nil || len(notes) != 1 {
 		t.Errorf("perfetto: %v, %q", err, notes)

@@ -5,6 +5,7 @@ import (
 
 	"allocsim/traces"
 	"allocsim/traces/kineto"
+	"allocsim/traces/minimalloc"
 	"allocsim/traces/native"
 	"allocsim/traces/nsys"
 	"allocsim/traces/perfetto"
@@ -71,6 +72,13 @@ var readers = []reader{
 		},
 	},
 	{
+		Format: Format{minimalloc.Format, "minimalloc CSV", []string{".minimalloc.csv", ".csv"}, true, true},
+		detect: minimalloc.Detect,
+		read: func(ctx context.Context, s *source) (*traces.Recording, error) {
+			return minimalloc.Read(ctx, s.r, s.name)
+		},
+	},
+	{
 		Format: Format{native.FormatCSV, "native CSV", []string{".csv"}, true, true},
 		detect: native.DetectCSV,
 		read: func(ctx context.Context, s *source) (*traces.Recording, error) {
@@ -88,5 +96,6 @@ var writeOnly = []Format{
 var writers = []writer{
 	{native.FormatParquet, ".parquet", native.WriteParquet, native.Losses},
 	{perfetto.Format, ".json", perfetto.WriteTrace, perfetto.Losses},
+	{minimalloc.Format, ".minimalloc.csv", minimalloc.Write, minimalloc.Losses},
 	{native.FormatCSV, ".csv", native.WriteCSV, native.Losses},
 }
