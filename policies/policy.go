@@ -60,8 +60,9 @@ type Policy interface {
 	FreeCompleted(h Handle) error
 	// EmptyCache returns to the device what is cached and can be returned.
 	EmptyCache() error
-	// Stats are the counters so far. The pointer stays valid and its target
-	// changes with every call.
+	// Stats are the counters so far. The pointer stays valid; ReservedBytes,
+	// NumAllocRetries and NumOOMs change with every call, the others are
+	// brought up to date by Stats itself.
 	Stats() *Stats
 	// Segments appends the allocator's present segments with their blocks, in
 	// ascending address order, to buf and returns it. It is for reports and

@@ -256,7 +256,7 @@ func (r *running) failed(k int, e *traces.Event, err error) error {
 	o := OOM{
 		Event: k, TimeUS: e.TimeUS, Requested: e.Size,
 		Reserved:    r.stats.ReservedBytes[policies.All].Current,
-		Allocated:   r.stats.AllocatedBytes[policies.All].Current,
+		Allocated:   r.policy.Stats().AllocatedBytes[policies.All].Current,
 		LargestFree: largest, DeviceFree: free, Recorded: recorded,
 	}
 	room, byLimit := free, false
@@ -290,7 +290,7 @@ func (r *running) attempt(k int, e *traces.Event) error {
 }
 
 func (r *running) finish() *Result {
-	r.res.Stats = *r.stats
+	r.res.Stats = *r.policy.Stats()
 	if r.model != nil {
 		r.res.Driver = r.model.Driver()
 	}

@@ -51,9 +51,8 @@ func (p *Policy) effectiveSize(i uint32) int64 {
 // growExpandable is try_allocate_expandable_block (spec A3.9): maps pages
 // until a free block of size bytes exists and takes it out of its set. 0 means
 // out of memory; what was mapped until then stays as free memory.
-func (p *Policy) growExpandable(si int32, size int64) (uint32, error) {
-	s := p.sets[si]
-	i, err := p.findRange(si, size)
+func (p *Policy) growExpandable(s *streamSet, size int64) (uint32, error) {
+	i, err := p.findRange(s, size)
 	if i == 0 || err != nil {
 		return 0, err
 	}
@@ -79,8 +78,7 @@ func (p *Policy) growExpandable(si int32, size int64) (uint32, error) {
 
 // findRange is find_expandable_block: the lowest run of free and unmapped
 // blocks that holds size bytes, or a new reservation.
-func (p *Policy) findRange(si int32, size int64) (uint32, error) {
-	s := p.sets[si]
+func (p *Policy) findRange(s *streamSet, size int64) (uint32, error) {
 	for _, u := range s.unmapped {
 		c := u
 		if prev := p.blocks[u].prev; prev != 0 && p.allocatable(prev) {
@@ -93,11 +91,11 @@ func (p *Policy) findRange(si int32, size int64) (uint32, error) {
 			}
 		}
 	}
-	seg, err := p.newRange(si, 0, 0)
+	seg, err := p.newRange(s, 0, 0)
 	if err != nil {
 		return 0, err
 	}
-	return p.newUnmapped(si, seg, p.ranges[seg].addr, p.ranges[seg].size, 0), nil
+	return p.newUnmapped(s, seg, p.ranges[seg].addr, p.ranges[seg].size, 0), nil
 }
 
 func (p *Policy) allocatable(i uint32) bool {
@@ -111,9 +109,9 @@ const unlimitedReservation = 16 << 40
 // newRange reserves address space for a set: 1⅛ times the device's memory in
 // whole pages. With addr ≠ 0 the reservation is known to start there with at
 // least atLeast bytes.
-func (p *Policy) newRange(si int32, addr uint64, atLeast int64) (int32, error) {
+func (p *Policy) newRange(s *streamSet, addr uint64, atLeast int64) (int32, error) {
 	page := p.conf.LargeSegmentSize
-	if p.sets[si].pool.small {
+	if s.small {
 		page = smallBuffer
 	}
 	size := int64(unlimitedReservation)
@@ -137,8 +135,7 @@ func (p *Policy) newRange(si int32, addr uint64, atLeast int64) (int32, error) {
 // front of and behind the range. Segments come in address order; where no
 // reservation holds the range a new one is taken to start with it, because a
 // snapshot does not tell where reservations start.
-func (p *Policy) restoreRange(si int32, seg *policies.Segment) (r int32, prev, after uint32, err error) {
-	s := p.sets[si]
+func (p *Policy) restoreRange(s *streamSet, seg *policies.Segment) (r int32, prev, after uint32, err error) {
 	end := seg.Addr + uint64(seg.Size)
 	for _, u := range s.unmapped {
 		b := &p.blocks[u]
@@ -152,29 +149,29 @@ func (p *Policy) restoreRange(si int32, seg *policies.Segment) (r int32, prev, a
 				p.dropBlock(u)
 			}
 			if end < bEnd {
-				after = p.newUnmapped(si, r, end, int64(bEnd-end), after)
+				after = p.newUnmapped(s, r, end, int64(bEnd-end), after)
 			}
 			return r, prev, after, nil
 		}
 	}
-	if r, err = p.newRange(si, seg.Addr, seg.Size); err != nil {
+	if r, err = p.newRange(s, seg.Addr, seg.Size); err != nil {
 		return 0, 0, 0, err
 	}
 	if rest := p.ranges[r].size - seg.Size; rest > 0 {
-		after = p.newUnmapped(si, r, end, rest, 0)
+		after = p.newUnmapped(s, r, end, rest, 0)
 	}
 	return r, 0, after, nil
 }
 
 // newUnmapped adds unmapped space in front of block next.
-func (p *Policy) newUnmapped(si, r int32, addr uint64, size int64, next uint32) uint32 {
-	i := p.newBlock(si, r)
+func (p *Policy) newUnmapped(s *streamSet, r int32, addr uint64, size int64, next uint32) uint32 {
+	i := p.newBlock(s, r)
 	b := &p.blocks[i]
 	b.addr, b.size, b.state, b.next = addr, size, unmapped, next
 	if next != 0 {
 		p.blocks[next].prev = i
 	}
-	p.insertUnmapped(p.sets[si], i)
+	p.insertUnmapped(s, i)
 	return i
 }
 
@@ -203,8 +200,7 @@ func (p *Policy) compareAddr(x uint32, addr uint64) int {
 // False means out of memory.
 func (p *Policy) mapPages(i uint32, n int64) (bool, error) {
 	b := &p.blocks[i]
-	si := b.set
-	s := p.sets[si]
+	s := p.sets[b.set]
 	page := p.ranges[b.seg].page
 	size := (n + page - 1) / page * page
 	if err := p.device.Map(b.addr, size, page); err != nil {
@@ -216,7 +212,7 @@ func (p *Policy) mapPages(i uint32, n int64) (bool, error) {
 	addr := b.addr
 	p.removeUnmapped(s, i)
 	if size < b.size {
-		r := p.newBlock(si, b.seg)
+		r := p.newBlock(s, b.seg)
 		b = &p.blocks[i]
 		rb := &p.blocks[r]
 		rb.addr, rb.size, rb.state, rb.prev, rb.next = addr+uint64(size), b.size-size, unmapped, i, b.next
@@ -232,12 +228,12 @@ func (p *Policy) mapPages(i uint32, n int64) (bool, error) {
 	if b.next != 0 {
 		p.absorb(s, i, b.next)
 	}
-	p.insertFree(i)
+	p.insertFree(s, i)
 	p.total += size
 	p.stats.ReservedBytes.Add(s.class, size)
 	p.stats.NumDeviceAlloc++
 	if p.obs != nil {
-		p.emit(policies.ActionSegmentMap, si, 0, addr, size, 0)
+		p.emit(policies.ActionSegmentMap, s, 0, addr, size, 0)
 	}
 	return true, nil
 }
@@ -246,8 +242,7 @@ func (p *Policy) mapPages(i uint32, n int64) (bool, error) {
 // What remains in front and behind stays free memory.
 func (p *Policy) unmap(i uint32) error {
 	b := &p.blocks[i]
-	si := b.set
-	s := p.sets[si]
+	s := p.sets[b.set]
 	r := &p.ranges[b.seg]
 	lo := (int64(b.addr-r.addr) + r.page - 1) / r.page * r.page
 	hi := (int64(b.addr-r.addr) + b.size) / r.page * r.page
@@ -260,11 +255,11 @@ func (p *Policy) unmap(i uint32) error {
 	}
 	s.remove(p.blocks, i)
 	if front := int64(addr - b.addr); front > 0 {
-		p.cutFront(i, front)
+		p.cutFront(s, i, front)
 		b = &p.blocks[i]
 	}
 	if rear := b.size - (hi - lo); rear > 0 {
-		p.cutRear(i, rear)
+		p.cutRear(s, i, rear)
 		b = &p.blocks[i]
 	}
 	b.state = unmapped
@@ -281,7 +276,7 @@ func (p *Policy) unmap(i uint32) error {
 	p.stats.ReservedBytes.Sub(s.class, hi-lo)
 	p.stats.NumDeviceFree++
 	if p.obs != nil {
-		p.emit(policies.ActionSegmentUnmap, si, 0, addr, hi-lo, 0)
+		p.emit(policies.ActionSegmentUnmap, s, 0, addr, hi-lo, 0)
 	}
 	if b.prev|b.next == 0 {
 		p.removeUnmapped(s, i)
@@ -296,8 +291,8 @@ func (p *Policy) unmap(i uint32) error {
 
 // cutFront makes the first n bytes of block i, which is in no set, a free
 // block of their own.
-func (p *Policy) cutFront(i uint32, n int64) {
-	f := p.newBlock(p.blocks[i].set, p.blocks[i].seg)
+func (p *Policy) cutFront(s *streamSet, i uint32, n int64) {
+	f := p.newBlock(s, p.blocks[i].seg)
 	b, fb := &p.blocks[i], &p.blocks[f]
 	fb.addr, fb.size, fb.prev, fb.next = b.addr, n, b.prev, i
 	if b.prev != 0 {
@@ -306,13 +301,13 @@ func (p *Policy) cutFront(i uint32, n int64) {
 	b.prev = f
 	b.addr += uint64(n)
 	b.size -= n
-	p.insertFree(f)
+	p.insertFree(s, f)
 }
 
 // cutRear makes the last n bytes of block i, which is in no set, a free block
 // of their own.
-func (p *Policy) cutRear(i uint32, n int64) {
-	r := p.newBlock(p.blocks[i].set, p.blocks[i].seg)
+func (p *Policy) cutRear(s *streamSet, i uint32, n int64) {
+	r := p.newBlock(s, p.blocks[i].seg)
 	b, rb := &p.blocks[i], &p.blocks[r]
 	b.size -= n
 	rb.addr, rb.size, rb.prev, rb.next = b.addr+uint64(b.size), n, i, b.next
@@ -320,5 +315,5 @@ func (p *Policy) cutRear(i uint32, n int64) {
 		p.blocks[b.next].prev = r
 	}
 	b.next = r
-	p.insertFree(r)
+	p.insertFree(s, r)
 }

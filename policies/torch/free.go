@@ -14,11 +14,13 @@ func (p *Policy) Free(h policies.Handle, isPending bool) error {
 		return fmt.Errorf("torch: %w", policies.ErrBadFree)
 	}
 	b := &p.blocks[i]
-	class := p.sets[b.set].class
-	p.stats.Allocation.Sub(class, 1)
-	p.stats.AllocatedBytes.Sub(class, b.size)
+	s := p.sets[b.set]
+	if isPending {
+		p.startPending()
+	}
+	p.countFree(s.class, b.size)
 	if p.obs != nil {
-		p.emit(policies.ActionFreeRequested, b.set, h, b.addr, b.size, b.req)
+		p.emit(policies.ActionFreeRequested, s, h, b.addr, b.size, b.req)
 	}
 	if b.size >= p.conf.MaxSplitSize {
 		p.stats.OversizeAllocations.Sub(1)
@@ -29,7 +31,7 @@ func (p *Policy) Free(h policies.Handle, isPending bool) error {
 		p.nPend++
 		return nil
 	}
-	p.freeBlock(i)
+	p.freeBlock(s, i)
 	return nil
 }
 
@@ -45,7 +47,7 @@ func (p *Policy) FreeCompleted(h policies.Handle) error {
 	} else if len(p.pending) > 64 && len(p.pending) > 4*p.nPend {
 		p.compactPending(i)
 	}
-	p.freeBlock(i)
+	p.freeBlock(p.sets[p.blocks[i].set], i)
 	return nil
 }
 
@@ -66,7 +68,7 @@ func (p *Policy) completePending() {
 	p.stats.NumSyncAllStreams++
 	for _, h := range p.pending {
 		if i := p.find(h); i != 0 && p.blocks[i].state == pending {
-			p.freeBlock(i)
+			p.freeBlock(p.sets[p.blocks[i].set], i)
 		}
 	}
 	p.pending = p.pending[:0]
@@ -75,11 +77,10 @@ func (p *Policy) completePending() {
 
 // freeBlock is free_block (spec A4.2): merges with free neighbours and puts
 // the result into its set.
-func (p *Policy) freeBlock(i uint32) {
+func (p *Policy) freeBlock(s *streamSet, i uint32) {
 	b := &p.blocks[i]
-	s := p.sets[b.set]
 	if p.obs != nil {
-		p.emit(policies.ActionFreeCompleted, b.set, handleOf(i, b.gen), b.addr, b.size, b.req)
+		p.emit(policies.ActionFreeCompleted, s, handleOf(i, b.gen), b.addr, b.size, b.req)
 	}
 	size, req := b.size, b.req
 	// inactive_split changes once, by the net effect (spec A4.2).
@@ -96,7 +97,7 @@ func (p *Policy) freeBlock(i uint32) {
 			bytes -= sub
 		}
 	}
-	p.insertFree(i)
+	p.insertFree(s, i)
 	if b.seg == noSeg {
 		if b.prev|b.next != 0 {
 			n++
@@ -105,9 +106,12 @@ func (p *Policy) freeBlock(i uint32) {
 		change(&p.stats.InactiveSplit, s.class, n)
 		change(&p.stats.InactiveSplitBytes, s.class, bytes)
 	}
-	p.stats.Active.Sub(s.class, 1)
-	p.stats.ActiveBytes.Sub(s.class, size)
-	p.stats.RequestedBytes.Sub(s.class, req)
+	p.tally[s.class].requested -= req
+	p.tally[policies.All].requested -= req
+	if p.pends {
+		p.stats.Active.Sub(s.class, 1)
+		p.stats.ActiveBytes.Sub(s.class, size)
+	}
 }
 
 func change(a *policies.StatArray, c policies.Class, x int64) {

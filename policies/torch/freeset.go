@@ -83,6 +83,12 @@ func (s *freeSet) insert(blocks []block, i uint32) {
 		s.buckets[g] = make([]bucket, 64)
 	}
 	bk := &s.buckets[g][c]
+	if len(*bk) == 0 {
+		s.subs[g] |= 1 << uint(c)
+		s.groups |= 1 << uint(g)
+		*bk = append(*bk, sizeClass{b.size, i})
+		return
+	}
 	at := len(*bk)
 	for k := range *bk {
 		e := &(*bk)[k]
@@ -94,10 +100,6 @@ func (s *freeSet) insert(blocks []block, i uint32) {
 			at = k
 			break
 		}
-	}
-	if len(*bk) == 0 {
-		s.subs[g] |= 1 << uint(c)
-		s.groups |= 1 << uint(g)
 	}
 	*bk = slices.Insert(*bk, at, sizeClass{b.size, i})
 }

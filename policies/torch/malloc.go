@@ -15,28 +15,27 @@ func (p *Policy) Malloc(r policies.Request) (policies.Block, error) {
 		return policies.Block{}, errTooLarge
 	}
 	size := p.round(r.Size)
-	si := p.set(r.Pool, size <= smallSize, r.Stream)
-	i := p.findFree(si, size)
+	s := p.set(r.Pool, size <= smallSize, r.Stream)
+	i := p.findFree(s, size)
 	if i == 0 {
 		var err error
-		if i, err = p.obtain(si, size, r.Pool != 0); err != nil {
+		if i, err = p.obtain(s, size, r.Pool != 0); err != nil {
 			return policies.Block{}, err
 		}
 		if i == 0 {
 			p.stats.NumOOMs++
 			if p.obs != nil {
-				p.emit(policies.ActionOOM, si, 0, 0, size, r.Size)
+				p.emit(policies.ActionOOM, s, 0, 0, size, r.Size)
 			}
 			return policies.Block{}, policies.ErrOutOfMemory
 		}
 	}
-	return p.finish(si, i, size, r.Size), nil
+	return p.finish(s, i, size, r.Size), nil
 }
 
 // findFree is get_free_block (spec A2.7): it takes the best free block out of
 // the set, or returns 0.
-func (p *Policy) findFree(si int32, size int64) uint32 {
-	s := p.sets[si]
+func (p *Policy) findFree(s *streamSet, size int64) uint32 {
 	if p.collects {
 		s.pool.calls++
 	}
@@ -67,22 +66,22 @@ func (p *Policy) findFree(si int32, size int64) uint32 {
 
 // obtain gets memory from the device for a request that no free block serves;
 // 0 when everything failed.
-func (p *Policy) obtain(si int32, size int64, capturing bool) (uint32, error) {
+func (p *Policy) obtain(s *streamSet, size int64, capturing bool) (uint32, error) {
 	if p.collects {
 		if err := p.collectGarbage(); err != nil {
 			return 0, err
 		}
 	}
-	i, err := p.allocBlock(si, size)
+	i, err := p.allocBlock(s, size)
 	if i != 0 || err != nil {
 		return i, err
 	}
-	released, err := p.releaseAvailable(si, size)
+	released, err := p.releaseAvailable(s, size)
 	if err != nil {
 		return 0, err
 	}
 	if released {
-		if i, err = p.allocBlock(si, size); i != 0 || err != nil {
+		if i, err = p.allocBlock(s, size); i != 0 || err != nil {
 			return i, err
 		}
 	}
@@ -95,20 +94,20 @@ func (p *Policy) obtain(si int32, size int64, capturing bool) (uint32, error) {
 	}
 	p.stats.NumAllocRetries++
 	if p.obs != nil {
-		p.emit(policies.ActionRetry, si, 0, 0, size, 0)
+		p.emit(policies.ActionRetry, s, 0, 0, size, 0)
 	}
-	return p.allocBlock(si, size)
+	return p.allocBlock(s, size)
 }
 
 // allocBlock is alloc_block (spec A3.3): a new segment, or more pages of an
 // expandable one. 0 means out of memory.
-func (p *Policy) allocBlock(si int32, size int64) (uint32, error) {
+func (p *Policy) allocBlock(s *streamSet, size int64) (uint32, error) {
 	a := p.segmentSize(size)
 	if p.total+a > p.limit {
 		return 0, nil
 	}
 	if p.conf.ExpandableSegments {
-		return p.growExpandable(si, size)
+		return p.growExpandable(s, size)
 	}
 	addr, err := p.device.Malloc(a)
 	if err != nil {
@@ -118,32 +117,30 @@ func (p *Policy) allocBlock(si int32, size int64) (uint32, error) {
 		return 0, fmt.Errorf("cudaMalloc of %d bytes: %w", a, err)
 	}
 	p.total += a
-	s := p.sets[si]
 	p.stats.Segment.Add(s.class, 1)
 	p.stats.ReservedBytes.Add(s.class, a)
 	if a >= p.conf.MaxSplitSize {
 		p.stats.OversizeSegments.Add(1)
 	}
 	p.stats.NumDeviceAlloc++
-	i := p.newBlock(si, noSeg)
+	i := p.newBlock(s, noSeg)
 	b := &p.blocks[i]
 	b.addr, b.size = addr, a
 	if p.obs != nil {
-		p.emit(policies.ActionSegmentAlloc, si, 0, addr, a, 0)
+		p.emit(policies.ActionSegmentAlloc, s, 0, addr, a, 0)
 	}
 	return i, nil
 }
 
 // finish is alloc_found_block (spec A3.8): splits block i, which is in no set,
 // and hands its front out.
-func (p *Policy) finish(si int32, i uint32, size, req int64) policies.Block {
+func (p *Policy) finish(s *streamSet, i uint32, size, req int64) policies.Block {
 	b := &p.blocks[i]
-	s := p.sets[si]
 	class := s.class
 	rem := b.size - size
 	wasSplit := b.prev|b.next != 0
 	var split bool
-	if s.pool.small || p.conf.ExpandableSegments {
+	if s.small || p.conf.ExpandableSegments {
 		split = rem >= minBlockSize
 	} else {
 		split = rem > smallSize && size < p.conf.MaxSplitSize
@@ -151,7 +148,7 @@ func (p *Policy) finish(si int32, i uint32, size, req int64) policies.Block {
 	if split {
 		// Index i stays the front: indices, unlike upstream's pointers, are
 		// not visible outside.
-		n := p.newBlock(si, b.seg)
+		n := p.newBlock(s, b.seg)
 		b = &p.blocks[i]
 		r := &p.blocks[n]
 		r.addr, r.size, r.prev, r.next = b.addr+uint64(size), rem, i, b.next
@@ -159,7 +156,7 @@ func (p *Policy) finish(si int32, i uint32, size, req int64) policies.Block {
 			p.blocks[b.next].prev = n
 		}
 		b.next, b.size = n, size
-		p.insertFree(n)
+		p.insertFree(s, n)
 		if b.seg == noSeg {
 			if wasSplit {
 				p.stats.InactiveSplitBytes.Sub(class, size)
@@ -176,16 +173,12 @@ func (p *Policy) finish(si int32, i uint32, size, req int64) policies.Block {
 	b.req = req
 	b.gen++
 	h := handleOf(i, b.gen)
-	p.stats.Allocation.Add(class, 1)
-	p.stats.AllocatedBytes.Add(class, b.size)
-	p.stats.Active.Add(class, 1)
-	p.stats.ActiveBytes.Add(class, b.size)
-	p.stats.RequestedBytes.Add(class, req)
+	p.countAlloc(class, b.size, req)
 	if b.size >= p.conf.MaxSplitSize {
 		p.stats.OversizeAllocations.Add(1)
 	}
 	if p.obs != nil {
-		p.emit(policies.ActionAlloc, si, h, b.addr, b.size, req)
+		p.emit(policies.ActionAlloc, s, h, b.addr, b.size, req)
 	}
-	return policies.Block{Handle: h, Addr: p.blocks[i].addr}
+	return policies.Block{Handle: h, Addr: b.addr}
 }

@@ -29,9 +29,9 @@ func (p *Policy) releaseCached() error {
 // free pages of expandable segments.
 func (p *Policy) releaseAll(pl *pool) error {
 	p.buf = p.buf[:0]
-	for _, si := range pl.sets {
-		if si >= 0 {
-			p.buf = p.sets[si].appendSorted(p.buf, p.blocks, 0, func(b *block) bool {
+	for _, s := range pl.sets {
+		if s != nil {
+			p.buf = s.appendSorted(p.buf, p.blocks, 0, func(b *block) bool {
 				return b.seg != noSeg || b.prev|b.next == 0
 			})
 		}
@@ -61,7 +61,7 @@ func (p *Policy) releaseSegment(i uint32) error {
 	s := p.sets[b.set]
 	p.stats.NumDeviceFree++
 	if p.obs != nil {
-		p.emit(policies.ActionSegmentFree, b.set, 0, b.addr, b.size, 0)
+		p.emit(policies.ActionSegmentFree, s, 0, b.addr, b.size, 0)
 	}
 	if err := p.device.Free(b.addr, b.size); err != nil {
 		return fmt.Errorf("cudaFree of %d bytes at %#x: %w", b.size, b.addr, err)
@@ -88,9 +88,9 @@ func (p *Policy) collectGarbage() error {
 	target := p.total - threshold
 	pl := p.pools[1]
 	p.buf = p.buf[:0]
-	for _, si := range pl.sets {
-		if si >= 0 {
-			p.buf = p.sets[si].appendSorted(p.buf, p.blocks, 0, func(b *block) bool { return b.prev|b.next == 0 })
+	for _, s := range pl.sets {
+		if s != nil {
+			p.buf = s.appendSorted(p.buf, p.blocks, 0, func(b *block) bool { return b.prev|b.next == 0 })
 		}
 	}
 	rest := p.buf
@@ -127,11 +127,10 @@ func (p *Policy) age(pl *pool, i uint32) int64 { return int64(pl.calls - p.block
 // releaseAvailable is release_available_cached_blocks (spec A3.5): with
 // max_split_size, oversize blocks of the request's own pool and stream are
 // released until enough is free. It reports whether it was enough.
-func (p *Policy) releaseAvailable(si int32, size int64) (bool, error) {
+func (p *Policy) releaseAvailable(s *streamSet, size int64) (bool, error) {
 	if p.stats.MaxSplitSize < 0 {
 		return false, nil
 	}
-	s := p.sets[si]
 	want := max(size, p.conf.MaxSplitSize)
 	if i := s.lowerBound(want); i != 0 && p.blocks[i].seg == noSeg {
 		return true, p.releaseSegment(i)

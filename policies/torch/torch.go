@@ -62,6 +62,24 @@ type block struct {
 	state                  blockState
 }
 
+// tally is the present, highest and total number of blocks, their bytes and
+// the requested bytes. Of the class All, totals are not kept: they are sums.
+type tally struct {
+	blocks, bytes, requested             int64
+	blocksPeak, bytesPeak, requestedPeak int64
+	blocksSum, bytesSum, requestedSum    int64
+}
+
+// add counts a new block.
+func (t *tally) add(bytes, requested int64) {
+	t.blocks++
+	t.bytes += bytes
+	t.requested += requested
+	t.blocksPeak = max(t.blocksPeak, t.blocks)
+	t.bytesPeak = max(t.bytesPeak, t.bytes)
+	t.requestedPeak = max(t.requestedPeak, t.requested)
+}
+
 type blockState uint8
 
 const (
@@ -76,8 +94,8 @@ const noSeg = -1
 
 // pool is the small or large half of the default pool or of a private pool.
 type pool struct {
-	calls   int32   // get_free_blocks_call_count: the garbage collector's clock
-	sets    []int32 // by stream; index into Policy.sets, -1 = none yet
+	calls   int32        // get_free_blocks_call_count: the garbage collector's clock
+	sets    []*streamSet // by stream; nil = none yet
 	small   bool
 	private uint8 // private pool, 0 = default
 }
@@ -86,7 +104,9 @@ type pool struct {
 type streamSet struct {
 	freeSet
 	pool     *pool
+	index    int32 // in Policy.sets
 	class    policies.Class
+	small    bool
 	stream   uint16
 	unmapped []uint32 // unmapped blocks, by address
 }
@@ -110,11 +130,20 @@ type Policy struct {
 	unusedB []uint32
 	sets    []*streamSet
 	pools   []*pool // 2×private pool + (0 small, 1 large)
-	ranges  []addressRange
-	pending []policies.Handle // pending frees in order; completed ones linger
-	nPend   int               // pending frees in fact
+	// small and large are the sets of the default pool by stream, nil where
+	// there is none yet: what nearly every request uses.
+	small, large []*streamSet
+	ranges       []addressRange
+	pending      []policies.Handle // pending frees in order; completed ones linger
+	nPend        int               // pending frees in fact
 
 	total int64 // bytes held from the device
+	// tally counts what changes with every request; Stats brings it into
+	// stats.
+	tally [3]tally // by policies.Class
+	// pends: there has been a pending free, so active differs from allocated
+	// and is counted in stats. Until then it is the tally.
+	pends bool
 	stats policies.Stats
 	obs   policies.Observer
 	event policies.Event
@@ -204,48 +233,112 @@ func New(env policies.Env, c conf.Config, v conf.Version) (*Policy, error) {
 }
 
 // Stats are the statistics so far, as torch.cuda.memory_stats() has them.
-func (p *Policy) Stats() *policies.Stats { return &p.stats }
+func (p *Policy) Stats() *policies.Stats {
+	put := func(to *policies.StatArray, of func(*tally) (current, peak, sum int64)) {
+		var sums int64
+		for _, c := range [...]policies.Class{policies.Small, policies.Large, policies.All} {
+			current, peak, sum := of(&p.tally[c])
+			sums += sum
+			to[c] = policies.Stat{Current: current, Peak: peak, Allocated: sum}
+		}
+		to[policies.All].Allocated = sums
+	}
+	blocks := func(t *tally) (int64, int64, int64) { return t.blocks, t.blocksPeak, t.blocksSum }
+	bytes := func(t *tally) (int64, int64, int64) { return t.bytes, t.bytesPeak, t.bytesSum }
+	put(&p.stats.Allocation, blocks)
+	put(&p.stats.AllocatedBytes, bytes)
+	put(&p.stats.RequestedBytes, func(t *tally) (int64, int64, int64) { return t.requested, t.requestedPeak, t.requestedSum })
+	if !p.pends {
+		put(&p.stats.Active, blocks)
+		put(&p.stats.ActiveBytes, bytes)
+	}
+	return &p.stats
+}
+
+// countAlloc counts a block that is handed out.
+func (p *Policy) countAlloc(c policies.Class, bytes, requested int64) {
+	t := &p.tally[c]
+	t.add(bytes, requested)
+	t.blocksSum++
+	t.bytesSum += bytes
+	t.requestedSum += requested
+	p.tally[policies.All].add(bytes, requested)
+	if p.pends {
+		p.stats.Active.Add(c, 1)
+		p.stats.ActiveBytes.Add(c, bytes)
+	}
+}
+
+// countFree counts a block that the program gives back.
+func (p *Policy) countFree(c policies.Class, bytes int64) {
+	t, all := &p.tally[c], &p.tally[policies.All]
+	t.blocks--
+	t.bytes -= bytes
+	all.blocks--
+	all.bytes -= bytes
+}
+
+// startPending switches to counting active apart from allocated.
+func (p *Policy) startPending() {
+	if !p.pends {
+		p.Stats()
+		p.pends = true
+	}
+}
 
 // Observe sets the receiver of events.
 func (p *Policy) Observe(o policies.Observer) { p.obs = o }
 
-// set returns the index of the free set for a request.
-func (p *Policy) set(private uint8, small bool, stream uint16) int32 {
+// set returns the free set for a request.
+func (p *Policy) set(private uint8, small bool, stream uint16) *streamSet {
+	if private == 0 {
+		sets := p.large
+		if small {
+			sets = p.small
+		}
+		if int(stream) < len(sets) && sets[stream] != nil {
+			return sets[stream]
+		}
+	}
+	return p.otherSet(private, small, stream)
+}
+
+// otherSet finds the set of a private pool or makes a new set.
+func (p *Policy) otherSet(private uint8, small bool, stream uint16) *streamSet {
 	k := int(private) * 2
 	if !small {
 		k++
 	}
-	if k < len(p.pools) {
-		if pl := p.pools[k]; int(stream) < len(pl.sets) {
-			if i := pl.sets[stream]; i >= 0 {
-				return i
-			}
-		}
-	}
-	return p.newSet(k, private, small, stream)
-}
-
-func (p *Policy) newSet(k int, private uint8, small bool, stream uint16) int32 {
 	for len(p.pools) <= k {
 		n := len(p.pools)
 		p.pools = append(p.pools, &pool{small: n%2 == 0, private: uint8(n / 2)})
 	}
 	pl := p.pools[k]
 	for len(pl.sets) <= int(stream) {
-		pl.sets = append(pl.sets, -1)
+		pl.sets = append(pl.sets, nil)
+	}
+	if s := pl.sets[stream]; s != nil {
+		return s
 	}
 	class := policies.Large
 	if small {
 		class = policies.Small
 	}
-	i := int32(len(p.sets))
-	p.sets = append(p.sets, &streamSet{pool: pl, class: class, stream: stream})
-	pl.sets[stream] = i
-	return i
+	s := &streamSet{pool: pl, index: int32(len(p.sets)), class: class, small: small, stream: stream}
+	p.sets = append(p.sets, s)
+	pl.sets[stream] = s
+	if private == 0 {
+		if small {
+			p.small = pl.sets
+		} else {
+			p.large = pl.sets
+		}
+	}
+	return s
 }
 
 // newBlock returns the index of a zero block of a set. It may move p.blocks.
-func (p *Policy) newBlock(set, seg int32) uint32 {
+func (p *Policy) newBlock(s *streamSet, seg int32) uint32 {
 	var i uint32
 	if n := len(p.unusedB); n > 0 {
 		i = p.unusedB[n-1]
@@ -255,7 +348,7 @@ func (p *Policy) newBlock(set, seg int32) uint32 {
 		i = uint32(len(p.blocks))
 		p.blocks = append(p.blocks, block{})
 	}
-	p.blocks[i].set = set
+	p.blocks[i].set = s.index
 	p.blocks[i].seg = seg
 	return i
 }
@@ -266,9 +359,8 @@ func (p *Policy) dropBlock(i uint32) {
 }
 
 // insertFree puts a free block into its set; its GC age starts now.
-func (p *Policy) insertFree(i uint32) {
+func (p *Policy) insertFree(s *streamSet, i uint32) {
 	b := &p.blocks[i]
-	s := p.sets[b.set]
 	b.state = free
 	b.base = s.pool.calls
 	s.insert(p.blocks, i)
@@ -288,8 +380,7 @@ func (p *Policy) find(h policies.Handle) uint32 {
 }
 
 // emit tells the observer; the caller has checked that there is one.
-func (p *Policy) emit(a policies.Action, set int32, h policies.Handle, addr uint64, size, requested int64) {
-	s := p.sets[set]
+func (p *Policy) emit(a policies.Action, s *streamSet, h policies.Handle, addr uint64, size, requested int64) {
 	p.event = policies.Event{
 		Handle: h, Addr: addr, Size: size, Requested: requested,
 		Stream: s.stream, Pool: s.pool.private, Action: a, Small: s.pool.small,
@@ -352,7 +443,7 @@ func (p *Policy) Restore(segs []policies.Segment) error {
 	for si := range segs {
 		s := &segs[si]
 		set := p.set(s.Pool, s.Small, s.Stream)
-		class := p.sets[set].class
+		class := set.class
 		seg := int32(noSeg)
 		var prev, after uint32 // neighbours of the segment in its reservation
 		if s.Expandable {
@@ -378,7 +469,7 @@ func (p *Policy) Restore(segs []policies.Segment) error {
 			}
 			prev = i
 			if sb.State == policies.BlockFree {
-				p.insertFree(i)
+				p.insertFree(set, i)
 				if seg == noSeg && len(s.Blocks) > 1 {
 					p.stats.InactiveSplit.Add(class, 1)
 					p.stats.InactiveSplitBytes.Add(class, b.size)
@@ -388,17 +479,15 @@ func (p *Policy) Restore(segs []policies.Segment) error {
 			b.gen++
 			sb.Handle = handleOf(i, b.gen)
 			b.state = live
-			p.stats.Active.Add(class, 1)
-			p.stats.ActiveBytes.Add(class, b.size)
-			p.stats.RequestedBytes.Add(class, b.req)
+			p.countAlloc(class, b.size, b.req)
 			if sb.State == policies.BlockPending {
+				p.startPending()
 				b.state = pending
 				p.pending = append(p.pending, sb.Handle)
 				p.nPend++
+				p.countFree(class, b.size)
 				continue
 			}
-			p.stats.Allocation.Add(class, 1)
-			p.stats.AllocatedBytes.Add(class, b.size)
 			if b.size >= p.conf.MaxSplitSize {
 				p.stats.OversizeAllocations.Add(1)
 			}
