@@ -2,6 +2,8 @@ package diagnose
 
 import (
 	"fmt"
+	"math"
+	"strconv"
 
 	"allocsim/internal/bytesize"
 )
@@ -189,7 +191,7 @@ func (d *diagnosis) adviseLimit(add func(string, ...any)) {
 		need := d.Reserved.plus(d.Requested)
 		at := ""
 		if need.Known && d.Total.Known && need.Bytes < d.Total.Bytes {
-			at = fmt.Sprintf(" to at least %.2f", float64(need.High())/float64(d.Total.Bytes)+0.005)
+			at = " to at least " + roundUp(float64(need.High())/float64(d.Total.Bytes))
 		}
 		add("raise the limit: torch.cuda.set_per_process_memory_fraction or per_process_memory_fraction%s (serving frameworks have their own setting for it)", at)
 	} else {
@@ -206,6 +208,16 @@ func (d *diagnosis) adviseLimit(add func(string, ...any)) {
 		add("the limit counts what PyTorch reserves, not the CUDA context (0.6 to 1.5 GiB): to imitate a smaller card, subtract that yourself")
 	}
 	add("will not help: torch.cuda.empty_cache()")
+}
+
+// roundUp writes a fraction with two significant digits, not below x.
+func roundUp(x float64) string {
+	decimals := 2
+	for y := x; y < 0.1 && decimals < 8; y *= 10 {
+		decimals++
+	}
+	scale := math.Pow10(decimals)
+	return strconv.FormatFloat(math.Ceil(x*scale)/scale, 'f', -1, 64)
 }
 
 func (d *diagnosis) adviseUndecidable(add func(string, ...any)) {

@@ -75,6 +75,9 @@ type Report struct {
 	// Rounding is by how many bytes each number may be off, under the names of
 	// Numbers; exact ones are left out.
 	Rounding map[string]int64 `json:"rounding,omitempty"`
+	// UnusedShare is the share of the reserved memory that no tensor uses, 0 to
+	// 1 (pytorch/pytorch#29554): what fragmentation and caching cost.
+	UnusedShare *float64 `json:"unused_share,omitempty"`
 	// Advice says in this order what helps, what does not, and the command to
 	// run next.
 	Advice []string `json:"advice"`
@@ -153,6 +156,10 @@ func (d *diagnosis) derive() {
 				rounding[x.name] = x.q.Rounding
 			}
 		}
+	}
+	if d.Unallocated.Known && d.Reserved.Known && d.Reserved.Bytes > 0 {
+		share := math.Round(1e4*float64(d.Unallocated.Bytes)/float64(d.Reserved.Bytes)) / 1e4
+		d.r.UnusedShare = &share
 	}
 	if len(rounding) > 0 {
 		d.r.Rounding = rounding

@@ -76,6 +76,9 @@ func report(b *strings.Builder, r Report) {
 	}
 	numbers, _ := json.Marshal(r.Numbers)
 	fmt.Fprintf(b, "%s\n", numbers)
+	if r.UnusedShare != nil {
+		fmt.Fprintf(b, "unused share %v\n", *r.UnusedShare)
+	}
 	for i, a := range r.Advice {
 		fmt.Fprintf(b, "%d. %s\n", i+1, a)
 	}
