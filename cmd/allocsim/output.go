@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/charmbracelet/lipgloss"
@@ -149,11 +150,25 @@ func breakAtCommas(s string, width int) string {
 // linesOf is breakAtCommas as a list.
 func linesOf(s string, width int) []string { return strings.Split(breakAtCommas(s, width), "\n") }
 
-// tail shortens a path or call site from the left to at most width columns.
+// tail shortens a path or call site from the left to at most width columns,
+// before a folder's name where it can.
 func tail(s string, width int) string {
 	r := []rune(s)
 	if len(r) <= width {
 		return s
 	}
-	return "…" + string(r[len(r)-width+1:])
+	r = r[len(r)-width+1:]
+	if k := slices.Index(r, '/'); k >= 0 && k < width/2 {
+		r = r[k:]
+	}
+	return "…" + string(r)
+}
+
+// head shortens a name from the right to at most width columns.
+func head(s string, width int) string {
+	r := []rune(s)
+	if len(r) <= width {
+		return s
+	}
+	return string(r[:width-1]) + "…"
 }

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,7 +18,7 @@ import (
 func newPlan(a *app) *cobra.Command {
 	env := &environment{a: a}
 	var opts planner.PlanOptions
-	var mig, colocate, worst bool
+	var mig, colocate, worst, all bool
 	var overhead sizeFlag
 	var prices string
 	var failOn []string
@@ -74,7 +77,7 @@ them on one card at the same time. Exit code 1 when the card asked for
 			if err != nil {
 				return err
 			}
-			if err := a.showPlan(res); err != nil {
+			if err := a.showPlan(res, all); err != nil {
 				return err
 			}
 			if len(alerts) > 0 {
@@ -97,6 +100,7 @@ them on one card at the same time. Exit code 1 when the card asked for
 	env.addDevice(cmd)
 	f := cmd.Flags()
 	f.StringVar(&env.conf, "conf", "", "the configuration set now (default: as recorded)")
+	f.BoolVar(&all, "all", false, "list every card, not only those near the need")
 	f.BoolVar(&mig, "mig", false, "also judge the MIG slices of each card")
 	f.StringVar(&prices, "price", "", "a CSV file with the columns name, price[, unit]")
 	f.BoolVar(&colocate, "colocate", false, "run the traces on one card at the same time")
@@ -141,7 +145,7 @@ func (e *environment) cards(cat *gpus.Catalogue, mig bool) ([]gpus.Card, error) 
 	return cards, nil
 }
 
-func (a *app) showPlan(r *planner.Planning) error {
+func (a *app) showPlan(r *planner.Planning, all bool) error {
 	if a.json {
 		return a.printJSON(r)
 	}
@@ -159,31 +163,30 @@ func (a *app) showPlan(r *planner.Planning) error {
 	if err := a.print(t); err != nil {
 		return err
 	}
-	a.printf("\n")
-	t = table.New("card", ">usable", "verdict", ">headroom", ">retries", "with")
-	priced := false
-	for _, g := range r.GPUs {
-		priced = priced || g.Price != nil
-	}
+	cards, hidden := chosenCards(r.GPUs, all)
+	priced := slices.ContainsFunc(cards, func(c planner.CardVerdict) bool { return c.Price != nil })
+	header := []string{"card", ">usable", "verdict", ">headroom", ">retries", "setting"}
 	if priced {
-		t = table.New("card", ">usable", "verdict", ">headroom", ">retries", "with", ">price")
+		header = append(header, ">price")
 	}
-	for _, g := range r.GPUs {
-		with := "present setting"
+	a.printf("\n")
+	t = table.New(header...)
+	for _, g := range cards {
+		usable, headroom, retries, setting := size(g.Usable), size(g.Headroom), fmt.Sprint(g.NumAllocRetries), "present"
 		if g.Conf != r.Baseline {
-			with = "best setting"
+			setting = "best"
 		}
-		usable, headroom := size(g.Usable), size(g.Headroom)
-		if g.Verdict == gpus.Unknown {
-			usable, headroom, with = "unknown", "", ""
-		} else if g.Verdict == gpus.No {
-			with = ""
+		switch g.Verdict {
+		case gpus.Unknown:
+			usable, headroom, retries, setting = "unknown", "", "", ""
+		case gpus.No:
+			retries, setting = "", ""
 		}
-		row := []string{g.Name, usable, string(g.Verdict), headroom, fmt.Sprint(g.NumAllocRetries), with}
+		row := []string{head(g.Name, 29), usable, string(g.Verdict), headroom, retries, setting}
 		if priced {
 			price := ""
 			if g.Price != nil {
-				price = fmt.Sprintf("%g %s", *g.Price, g.PriceUnit)
+				price = strings.TrimSpace(fmt.Sprintf("%g %s", *g.Price, g.PriceUnit))
 			}
 			row = append(row, price)
 		}
@@ -192,11 +195,78 @@ func (a *app) showPlan(r *planner.Planning) error {
 	if err := a.print(t); err != nil {
 		return err
 	}
+	if hidden != "" {
+		a.printf("%s\n", wrap(hidden, 80, ""))
+	}
 	if len(r.GPUs) == 1 && r.GPUs[0].Reason != "" {
 		a.printf("\n%s\n", wrap(r.GPUs[0].Reason, 80, ""))
 	}
-	a.notes(append(r.Notes, fmt.Sprintf("\"Safe\" works under all %d orders in which the driver may place segments; verdicts go by it.", sim.SpanOrders)))
+	notes := append(r.Notes, fmt.Sprintf("\"Safe\" works under all %d orders in which the driver may place segments; verdicts go by it.", sim.SpanOrders))
+	a.notes(notes)
 	return nil
+}
+
+// chosenCards are the cards to show, smallest first (cheapest first where
+// there are prices), and a sentence on what is left out: of those that fit
+// easily, and of those far too small, only the nearest are news.
+func chosenCards(list []planner.CardVerdict, all bool) (cards []planner.CardVerdict, hidden string) {
+	cards = slices.Clone(list)
+	slices.SortStableFunc(cards, func(a, b planner.CardVerdict) int {
+		switch {
+		case a.Price != nil && b.Price != nil:
+			return cmp.Compare(*a.Price, *b.Price)
+		case a.Price != nil:
+			return -1
+		case b.Price != nil:
+			return 1
+		}
+		return cmp.Compare(a.Usable, b.Usable)
+	})
+	const most = 16
+	if all || len(cards) <= most {
+		return cards, ""
+	}
+	if n := slices.IndexFunc(cards, func(c planner.CardVerdict) bool { return c.Price == nil }); n > 0 {
+		return cards[:n], fmt.Sprintf("%s without a price left out; --all shows them", plural(len(cards)-n, "card"))
+	}
+	const misses, fits = 3, 12
+	left := make(map[gpus.Verdict]int)
+	for _, c := range cards {
+		left[c.Verdict]++
+	}
+	seen := make(map[gpus.Verdict]int)
+	tooSmall := left[gpus.No]
+	var out []planner.CardVerdict
+	for _, c := range cards {
+		seen[c.Verdict]++
+		switch c.Verdict {
+		case gpus.No:
+			if seen[gpus.No] <= tooSmall-misses {
+				continue
+			}
+		case gpus.Fits, gpus.Tight:
+			if seen[gpus.Fits] > fits {
+				continue
+			}
+		default:
+			continue
+		}
+		left[c.Verdict]--
+		out = append(out, c)
+	}
+	var rest []string
+	for _, v := range []struct {
+		verdict gpus.Verdict
+		what    string
+	}{{gpus.No, "smaller that do not fit"}, {gpus.Fits, "larger that fit"}, {gpus.Tight, "larger that share their memory with the host"}, {gpus.Unknown, "of unknown size"}} {
+		if n := left[v.verdict]; n > 0 {
+			rest = append(rest, fmt.Sprintf("%d %s", n, v.what))
+		}
+	}
+	if len(rest) > 0 {
+		hidden = "Not shown: " + strings.Join(rest, ", ") + "; --all shows them."
+	}
+	return out, hidden
 }
 
 func orDefault(conf string) string {

@@ -94,13 +94,16 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 	}
 	a.printf("%s\n\n", wrap(r.Reason, 80, ""))
 	t := table.New("", ">reserved", ">at most", ">stall", ">retries", ">OOMs", "setting")
+	bare := false // a line has no "at most"
 	row := func(what string, c *planner.Candidate) {
 		peak, up := size(c.ReservedPeak), ""
 		if c.Stopped {
 			peak = "> " + peak
 		}
 		if c.Span != nil {
-			up = size(c.Span.ReservedPeak[1])
+			up = size(c.Upper())
+		} else {
+			bare = true
 		}
 		setting := c.Conf
 		switch {
@@ -118,12 +121,15 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 		}
 	}
 	row("now", &r.Baseline)
-	row("best", &r.Best)
-	for i := range r.Candidates {
-		if i == top {
-			break
+	// The present setting and the best one are candidates, too; each setting
+	// has one line.
+	if r.Best.Conf != r.Baseline.Conf {
+		row("best", &r.Best)
+	}
+	for i := range r.Candidates[:min(top, len(r.Candidates))] {
+		if c := &r.Candidates[i]; c.Conf != r.Best.Conf && c.Conf != r.Baseline.Conf {
+			row(fmt.Sprintf("#%d", i+1), c)
 		}
-		row(fmt.Sprintf("#%d", i+1), &r.Candidates[i])
 	}
 	if err := a.print(t); err != nil {
 		return err
@@ -146,6 +152,14 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 	for _, w := range r.Warnings {
 		a.printf("%s\n", wrap("warning: "+w, 80, "         "))
 	}
-	a.notes(append(r.Notes, fmt.Sprintf("\"At most\" is over %d orders in which the driver may place segments.", sim.SpanOrders)))
+	notes := r.Notes
+	if r.Best.Span != nil {
+		note := fmt.Sprintf("\"At most\" is the worst of %d orders in which the driver may place segments and %d traces with changed sizes; the choice goes by it.", sim.SpanOrders, planner.ChangedTraces)
+		if bare {
+			note += " Lines without it were not among the finalists."
+		}
+		notes = append(notes, note)
+	}
+	a.notes(notes)
 	return nil
 }
