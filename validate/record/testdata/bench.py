@@ -9,6 +9,7 @@ import json
 import os
 import resource
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -67,7 +68,7 @@ for name, frames in (("plain", False), ("frames", True)):
     allocate(500)
     recorder = allocsim_record.Recorder.__new__(allocsim_record.Recorder)
     recorder.__dict__.update(
-        torch=torch, name="/tmp/bench_" + name, frames=frames, max_entries=10**7, compress=False, notes=[], fractions={},
+        torch=torch, name=os.path.join(tempfile.gettempdir(), "bench_" + name), frames=frames, max_entries=10**7, compress=False, notes=[], fractions={},
         allocated_at_start={}, error=None, iteration=0,
     )
     gc.collect()
