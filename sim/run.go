@@ -45,6 +45,7 @@ func (r *Runner) Run(ctx context.Context, tr *traces.Trace, cfg Config, obs ...O
 		return nil, err
 	}
 	res := run.finish()
+	run.recycle()
 	if cfg.Detail && !res.Stopped && cfg.Device == nil {
 		if res.AtPeak, err = r.atPeak(ctx, tr, cfg, run.peakAt); err != nil {
 			return nil, err
@@ -313,7 +314,16 @@ func (r *Runner) atPeak(ctx context.Context, tr *traces.Trace, cfg Config, peakA
 	}
 	f := Measure(run.policy)
 	f.Event = peakAt
+	run.recycle()
 	return &f, nil
+}
+
+// recycle lets the next run have the policy's memory.
+func (r *running) recycle() {
+	if p, ok := r.policy.(policies.Recycler); ok {
+		r.policy, r.stats = nil, nil
+		p.Recycle()
+	}
 }
 
 // Measure describes a policy's free memory at this moment.

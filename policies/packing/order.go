@@ -225,7 +225,7 @@ func parallel(ctx context.Context, n, workers int, f func(worker, i int) bool) e
 func (r *run) portfolio(ctx context.Context) error {
 	p := r.p
 	var t tries
-	for at := 0; at < len(heuristics) && !r.done(); {
+	for at := 0; at < len(heuristics) && (at == 0 || !r.done()); {
 		n, most := min(wave, len(heuristics)-at), (r.budget/2-r.best.Steps)/2
 		if at == 0 {
 			n, most = 1, math.MaxInt64

@@ -38,10 +38,15 @@ func shared(t testing.TB, name string) []Buffer {
 	return bs
 }
 
+// TestShared prints the table of docs/packing.md for training graphs and
+// larger instances.
 func TestShared(t *testing.T) {
-	for _, name := range []string{"packing/resnet50.csv", "packing/pangu_2.6B.csv", "packing/G_1.csv", "packing/S_1.csv"} {
-		bs := shared(t, name)
-		for _, budget := range []int64{0, 1e9} {
+	for _, name := range []string{"resnet50", "pangu_2.6B", "G_1", "S_1"} {
+		bs := shared(t, "packing/"+name+".csv")
+		for _, budget := range []int64{-1, 0, 1e9} {
+			if budget > 0 && testing.Short() {
+				continue
+			}
 			start := time.Now()
 			p, err := Pack(context.Background(), bs, Options{Budget: budget})
 			if err != nil {
@@ -51,24 +56,47 @@ func TestShared(t *testing.T) {
 			if err := Verify(bs, p.Offsets, p.Height); err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("%-22s %6d buffers, bound %d, height %d (%.5f), optimal %v, %s, %d steps, %v", name, len(bs), p.Bound, p.Height, float64(p.Height)/float64(p.Bound), p.Optimal(), p.Heuristic, p.Steps, took)
+			if p.Bound != Bound(bs) || float64(p.Height) > 1.05*float64(p.Bound) {
+				t.Errorf("%s: height %d is more than 1.05 times the bound %d", name, p.Height, p.Bound)
+			}
+			t.Logf("%-10s %5d buffers, budget %10d: height %d, bound %d, ratio %.5f, optimal %-5v, %s, %d steps, %.2f s",
+				name, len(bs), budget, p.Height, p.Bound, float64(p.Height)/float64(p.Bound), p.Optimal(), p.Heuristic, p.Steps, took.Seconds())
 		}
 	}
 }
 
+// TestMinimalloc prints the table of docs/packing.md for MiniMalloc's
+// challenging instances, on one core, and checks that all are solved.
 func TestMinimalloc(t *testing.T) {
 	for _, l := range "ABCDEFGHIJK" {
 		bs := shared(t, "minimalloc/"+string(l)+".1048576.csv")
+		const capacity = 1 << 20
 		start := time.Now()
-		p, err := Pack(context.Background(), bs, Options{Capacity: 1048576, Budget: 5e9})
+		p, err := Pack(context.Background(), bs, Options{Capacity: capacity, Budget: 2e9})
 		if err != nil {
 			t.Fatal(err)
 		}
 		took := time.Since(start)
-		if err := Verify(bs, p.Offsets, p.Height); err != nil {
+		if err := Verify(bs, p.Offsets, capacity); err != nil {
+			t.Error(err)
+		}
+		t.Logf("%c %d buffers: height %d, bound %d, %s, %s, %d steps, %.2f s", l, len(bs), p.Height, p.Bound, p.Verdict(capacity), p.Heuristic, p.Steps, took.Seconds())
+	}
+}
+
+// TestMinimallocLeast prints how far each instance can be pushed down without
+// a capacity to reach.
+func TestMinimallocLeast(t *testing.T) {
+	for _, l := range "ABCDEFGHIJK" {
+		bs := shared(t, "minimalloc/"+string(l)+".1048576.csv")
+		p, err := Pack(context.Background(), bs, Options{Budget: 300e6})
+		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("%c %3d buffers, bound %7d, height %7d, fits %v, %s, %d steps, %v", l, len(bs), p.Bound, p.Height, p.Verdict(1048576), p.Heuristic, p.Steps, took)
+		if err := Verify(bs, p.Offsets, p.Height); err != nil {
+			t.Error(err)
+		}
+		t.Logf("%c height %d, proved lower bound %d, most live %d, %s, %d steps", l, p.Height, p.LowerBound, p.Bound, p.Heuristic, p.Steps)
 	}
 }
 

@@ -73,6 +73,17 @@ func (s *freeSet) firstAfter(g, c int) uint32 {
 	return s.buckets[g][bits.TrailingZeros64(m)][0].root
 }
 
+// reset empties the set and keeps its buckets.
+func (s *freeSet) reset() {
+	for g := range s.buckets {
+		for c := range s.buckets[g] {
+			s.buckets[g][c] = s.buckets[g][c][:0]
+		}
+	}
+	s.groups, s.len = 0, 0
+	clear(s.subs[:])
+}
+
 // insert adds block i.
 func (s *freeSet) insert(blocks []block, i uint32) {
 	b := &blocks[i]

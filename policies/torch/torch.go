@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"allocsim/policies"
 	"allocsim/policies/torch/conf"
@@ -134,6 +135,7 @@ type Policy struct {
 	// there is none yet: what nearly every request uses.
 	small, large []*streamSet
 	ranges       []addressRange
+	spare        []*streamSet      // empty sets of recycled policies
 	pending      []policies.Handle // pending frees in order; completed ones linger
 	nPend        int               // pending frees in fact
 
@@ -215,12 +217,11 @@ func New(env policies.Env, c conf.Config, v conf.Version) (*Policy, error) {
 	case c.ExpandableSegments && c.LargeSegmentSize%roundLarge != 0:
 		return nil, fmt.Errorf("torch: large_segment_size_mb must be even with expandable_segments: the driver maps pages of 2 MiB")
 	}
-	p := &Policy{
-		sizer:  newSizer(c, v),
-		device: env.Device,
-		limit:  env.Limit,
-		blocks: make([]block, 1, 1024),
+	p, _ := recycled.Get().(*Policy)
+	if p == nil {
+		p = &Policy{blocks: make([]block, 1, 1024)}
 	}
+	p.sizer, p.device, p.limit = newSizer(c, v), env.Device, env.Limit
 	if p.limit <= 0 {
 		p.limit = math.MaxInt64
 	}
@@ -230,6 +231,24 @@ func New(env policies.Env, c conf.Config, v conf.Version) (*Policy, error) {
 		p.stats.MaxSplitSize = -1
 	}
 	return p, nil
+}
+
+// recycled holds the memory of policies that are done: a search runs
+// thousands, one after the other.
+var recycled sync.Pool
+
+// Recycle hands the policy's memory to the next one. The policy and its Stats
+// must not be used afterwards.
+func (p *Policy) Recycle() {
+	for _, s := range p.sets {
+		s.reset()
+		s.unmapped = s.unmapped[:0]
+	}
+	*p = Policy{
+		blocks: p.blocks[:1], unusedB: p.unusedB[:0], ranges: p.ranges[:0], pending: p.pending[:0], buf: p.buf[:0],
+		spare: append(p.spare, p.sets...),
+	}
+	recycled.Put(p)
 }
 
 // Stats are the statistics so far, as torch.cuda.memory_stats() has them.
@@ -324,7 +343,14 @@ func (p *Policy) otherSet(private uint8, small bool, stream uint16) *streamSet {
 	if small {
 		class = policies.Small
 	}
-	s := &streamSet{pool: pl, index: int32(len(p.sets)), class: class, small: small, stream: stream}
+	var s *streamSet
+	if n := len(p.spare); n > 0 {
+		s = p.spare[n-1]
+		p.spare = p.spare[:n-1]
+	} else {
+		s = new(streamSet)
+	}
+	s.pool, s.index, s.class, s.small, s.stream = pl, int32(len(p.sets)), class, small, stream
 	p.sets = append(p.sets, s)
 	pl.sets[stream] = s
 	if private == 0 {
