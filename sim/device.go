@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"allocsim/policies"
+	"allocsim/traces"
 )
 
 // Device is the modelled device: a capacity, a rule for addresses, and the
@@ -284,6 +285,53 @@ func (m *driverModel) free(addr uint64, size int64) {
 	if c.maxGap == c.size && !c.initial {
 		m.chunks = slices.Delete(m.chunks, k, k+1)
 		m.byAddr = slices.Delete(m.byAddr, slices.Index(m.byAddr, c), slices.Index(m.byAddr, c)+1)
+	}
+}
+
+// pinned gives the recorded addresses as long as the same sizes are asked for
+// in the same order, then those of another rule, moved below all recorded ones.
+type pinned struct {
+	queue []span // recorded segments still to come
+	other placer
+	below uint64 // what other's addresses are moved down by; 0 = still pinned
+	low   uint64 // lowest recorded address
+}
+
+func newPinned(driver []traces.DriverEvent, other placer) *pinned {
+	p := &pinned{other: other, low: modelA}
+	for _, d := range driver {
+		if d.Action == traces.SegmentAlloc {
+			p.queue = append(p.queue, span{d.Addr, d.Size})
+			p.low = min(p.low, d.Addr)
+		}
+	}
+	return p
+}
+
+// modelTop is above every address of the driver model.
+const modelTop = modelA + 1<<30
+
+func roundUp64(x, unit uint64) uint64 { return (x + unit - 1) / unit * unit }
+
+func (p *pinned) alloc(size int64) uint64 {
+	if p.below == 0 {
+		if len(p.queue) > 0 && p.queue[0].size == size {
+			addr := p.queue[0].addr
+			p.queue = p.queue[1:]
+			return addr
+		}
+		// The other rule's space must lie below all recorded addresses.
+		p.below = chunkUnit
+		if modelTop > p.low {
+			p.below += roundUp64(modelTop-p.low, chunkUnit)
+		}
+	}
+	return p.other.alloc(size) - p.below
+}
+
+func (p *pinned) free(addr uint64, size int64) {
+	if p.below > 0 && addr < p.low {
+		p.other.free(addr+p.below, size)
 	}
 }
 

@@ -95,6 +95,34 @@ func TestDriverModel(t *testing.T) {
 	}
 }
 
+// TestPinned repeats recordings with their own segment addresses: every
+// statistic must be that of the real run.
+func TestPinned(t *testing.T) {
+	for _, f := range recordings(t) {
+		t.Run(strings.TrimSuffix(filepath.Base(f), ".pickle.zst"), func(t *testing.T) {
+			rec, err := sim.Recover(context.Background(), load(t, f), sim.RecoverOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rec.Trace.Start != nil {
+				return // what came before the recording is unknown
+			}
+			cfg := rec.Config()
+			cfg.Pin = true
+			res, err := sim.Run(context.Background(), rec.Trace, cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			flat := res.Stats.Flat()
+			for key, want := range rec.Trace.Recorded.Stats {
+				if got := flat[key]; got != want {
+					t.Errorf("%s: recorded %d, simulated %d", key, want, got)
+				}
+			}
+		})
+	}
+}
+
 // TestWithoutSidecar withholds what the sidecar says: empty_cache calls and
 // limit must be inferred so that every event still matches.
 func TestWithoutSidecar(t *testing.T) {

@@ -118,6 +118,9 @@ func (r *Runner) start(tr *traces.Trace, cfg Config, obs []Observer) (*running, 
 			SideStreams: len(tr.Streams) > 1, Cost: cfg.Cost,
 		})
 		run.device = run.model
+		if cfg.Pin && tr.Recorded != nil {
+			run.model.place = newPinned(tr.Recorded.Driver, run.model.place)
+		}
 	}
 	var err error
 	run.policy, err = newPolicy(tr, cfg.Policy, policies.Env{Device: run.device, Limit: limit, Streams: len(tr.Streams)})

@@ -35,6 +35,11 @@ type Config struct {
 	// Addresses says where the modelled device's cudaMalloc puts segments; the zero value is the
 	// driver model.
 	Addresses Addresses
+	// Pin takes the recorded addresses of segments as long as the run asks for
+	// the same segments in the same order: a replay under the recorded
+	// configuration then breaks every tie as the real run did. Afterwards, or
+	// without recorded segments, Addresses holds.
+	Pin bool
 	// Seed chooses the order of AddressesRandom.
 	Seed uint64
 	// Cost is the time of driver calls; nil = DefaultCost.

@@ -44,7 +44,7 @@ is inferred from its segment events and listed.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&env.conf, "conf", "", "configuration to hold against the recording (default: as recorded)")
+	cmd.Flags().StringVar(&env.conf, "conf", "", "configuration `STRING` to hold against the recording (default: as recorded)")
 	env.addDevice(cmd)
 	return cmd
 }

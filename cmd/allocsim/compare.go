@@ -23,7 +23,7 @@ bound: the most bytes that live at once, which no placement can undercut.
 Without either flag the recorded configuration is compared with expandable
 segments.`,
 		Example: `  allocsim compare snapshot.pickle --conf "" --conf expandable_segments:True
-  allocsim compare snapshot.pickle --policy torch --policy bfc --policy rmm-arena --policy packing`,
+  allocsim compare snapshot.pickle --policy torch --policy bfc --policy packing`,
 		Args: arguments(1, 1, "one TRACE (a snapshot, CSV, Parquet …; - is standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {
@@ -75,8 +75,8 @@ segments.`,
 			return a.showCompare(docs, sim.Bound(rec.Trace))
 		},
 	}
-	cmd.Flags().StringArrayVar(&confs, "conf", nil, "a PYTORCH_CUDA_ALLOC_CONF (repeatable)")
-	cmd.Flags().StringArrayVar(&names, "policy", nil, "an allocator, NAME[:OPTIONS] (repeatable)")
+	cmd.Flags().StringArrayVar(&confs, "conf", nil, "a PYTORCH_CUDA_ALLOC_CONF `STRING` (repeatable)")
+	cmd.Flags().StringArrayVar(&names, "policy", nil, "an allocator `NAME[:OPTIONS]` (repeatable); see allocsim help policies")
 	env.addDevice(cmd)
 	return cmd
 }

@@ -56,7 +56,7 @@ the string needs. Exit code 1 when the string is not right.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&version, "torch", "", "PyTorch version (default "+conf.Latest.String()+")")
+	f.StringVar(&version, "torch", "", "PyTorch `VERSION` (default "+conf.Latest.String()+")")
 	f.BoolVar(&fix, "fix", false, "print the repaired string only")
 	f.BoolVar(&explain, "explain", false, "say what each key does and when it hurts")
 	f.BoolVar(&env, "env", false, "check what the environment variables set")

@@ -25,7 +25,7 @@ configuration, or that of --conf or --policy. What the format cannot carry is
 said, and stays with the file where it has room for notes.`,
 		Example: `  allocsim convert snapshot.pickle trace.csv
   allocsim convert trace.csv trace.parquet
-  allocsim convert snapshot.pickle curves.perfetto.json --conf expandable_segments:True`,
+  allocsim convert snapshot.pickle curves.perfetto.json`,
 		Args: arguments(2, 2, "two files, IN and OUT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {

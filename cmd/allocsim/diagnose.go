@@ -60,8 +60,8 @@ ends in an OOM works too.`,
 		},
 	}
 	env.addTrace(cmd)
-	cmd.Flags().StringVar(&text, "text", "", "the message itself")
-	cmd.Flags().StringVar(&env.conf, "conf", "", "the configuration that was set")
+	cmd.Flags().StringVar(&text, "text", "", "the `MESSAGE` itself")
+	cmd.Flags().StringVar(&env.conf, "conf", "", "the configuration `STRING` that was set")
 	return cmd
 }
 

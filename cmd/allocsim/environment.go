@@ -40,25 +40,25 @@ type environment struct {
 func (e *environment) addDevice(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.Var(&e.capacity, "capacity", "device memory the allocator can get, e.g. 24GiB (default: as recorded, else unlimited)")
-	f.StringVar(&e.gpu, "gpu", "", "a card of the catalogue, e.g. \"RTX 4090\" or \"A100 80GB\"")
-	f.StringVar(&e.catalogue, "catalogue", "", "a CSV file with more cards")
-	f.Float64Var(&e.fraction, "memory-fraction", 0, "as torch.cuda.set_per_process_memory_fraction (default: as recorded)")
+	f.StringVar(&e.gpu, "gpu", "", "a `CARD`, e.g. \"RTX 4090\" or \"A100 80GB\"; allocsim help gpus lists them")
+	f.StringVar(&e.catalogue, "catalogue", "", "a CSV `FILE` with more cards (columns name, reported_bytes, …)")
+	f.Float64Var(&e.fraction, "memory-fraction", 0, "the program's set_per_process_memory_fraction(`F`) (default: as recorded)")
 	e.addTrace(cmd)
 }
 
 // addTrace adds the flags that say how a file is read.
 func (e *environment) addTrace(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.IntVar(&e.device, "device", -1, "device of a snapshot of several (default: the busiest)")
-	f.StringVar(&e.torch, "torch", "", "PyTorch version whose rules hold (default: as recorded, else "+conf.Latest.String()+")")
-	f.StringVar(&e.sidecar, "sidecar", "", "the recording's sidecar (default: NAME.json beside NAME.pickle)")
+	f.IntVar(&e.device, "device", -1, "device number `N` in a snapshot of several (default: the busiest)")
+	f.StringVar(&e.torch, "torch", "", "PyTorch `VERSION` whose rules hold (default: as recorded, else "+conf.Latest.String()+")")
+	f.StringVar(&e.sidecar, "sidecar", "", "the recording's sidecar `FILE` (default: NAME.json beside NAME.pickle)")
 }
 
 // addPolicy adds the flags of the allocator.
 func (e *environment) addPolicy(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&e.conf, "conf", "", "PYTORCH_CUDA_ALLOC_CONF to use, e.g. expandable_segments:True (default: as recorded)")
-	f.StringVar(&e.policy, "policy", "", "allocator, NAME[:OPTIONS]; see allocsim help policies")
+	f.StringVar(&e.conf, "conf", "", "PYTORCH_CUDA_ALLOC_CONF `STRING` to use, e.g. expandable_segments:True (default: as recorded)")
+	f.StringVar(&e.policy, "policy", "", "allocator `NAME[:OPTIONS]`; see allocsim help policies")
 }
 
 // parse looks at which flags were set; it is called first by every command.

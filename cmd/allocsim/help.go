@@ -8,7 +8,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
+	"allocsim/internal/table"
 	"allocsim/planner"
+	"allocsim/planner/gpus"
 	"allocsim/policies"
 	"allocsim/traces/formats"
 )
@@ -28,6 +30,7 @@ func newTopics() []*cobra.Command {
 	}
 	return []*cobra.Command{
 		topic("policies", "The allocators that --policy takes", policyTopic()),
+		topic("gpus", "The cards that --gpu takes", gpuTopic()),
 		topic("formats", "The files that are read and written", formatTopic()),
 		topic("alerts", "The expressions that --fail-on takes", alertTopic()),
 		topic("exit-codes", "What exit codes mean", `0  yes, or done
@@ -38,9 +41,10 @@ func newTopics() []*cobra.Command {
 		topic("words", "What the words in the output mean", `allocated      bytes of blocks that the program holds
 active         allocated, and freed blocks that another stream still uses
 requested      what the program asked for, before rounding
-reserved       what the allocator holds from the driver; nvidia-smi shows this plus
-               the CUDA context (about 0.6 GiB a process)
-segment        a range the allocator got from the driver; a block is a piece of one
+reserved       what the allocator holds from the driver; nvidia-smi shows
+               this plus the CUDA context (about 0.6 GiB a process)
+segment        a range the allocator got from the driver; a block is a piece
+               of one
 stranded       free bytes in segments that something else in them keeps
 utilization    peak allocated / peak reserved
 external fragmentation
@@ -63,6 +67,35 @@ func policyTopic() string {
 			fmt.Fprintf(&b, "  options: %s\n", wrap(r.Options, 68, "           "))
 		}
 	}
+	return b.String()
+}
+
+func gpuTopic() string {
+	var b strings.Builder
+	b.WriteString(`--gpu CARD is a card of this list, or a MIG slice of one ("h100:1g.10gb"). Names
+are taken as people write them. "usable" is what is left for the allocator of
+one PyTorch process, at least and at most; where the figures come from is in
+docs/planning.md. Your own reading beats it: --capacity SIZE with what
+torch.cuda.mem_get_info() calls free, or a line in a --catalogue FILE.
+
+`)
+	t := table.New("card", ">usable GiB", "slices")
+	for _, c := range gpus.All() {
+		usable := "unknown"
+		if low, high, ok := c.Usable(); ok {
+			usable = fmt.Sprintf("%.1f … %.1f", float64(low)/(1<<30), float64(high)/(1<<30))
+		}
+		var slices []string
+		for _, p := range c.Profiles {
+			slices = append(slices, p.Name)
+		}
+		lines := strings.Split(wrap(strings.Join(slices, " "), 22, ""), "\n")
+		t.Row(c.Name, usable, lines[0])
+		for _, l := range lines[1:] {
+			t.Row("", "", l)
+		}
+	}
+	b.WriteString(strings.Join(t.Lines(nil), ""))
 	return b.String()
 }
 

@@ -33,8 +33,8 @@ with, events by kind, streams and pools, peaks, the largest requests, OOMs, and
 what is missing or had to be inferred. A snapshot without history is shown as
 the segments it has.`,
 		Example: `  allocsim inspect snapshot.pickle
-  allocsim inspect snapshot.pickle --leaks     # is something growing?
-  allocsim inspect snapshot.pickle --top       # who holds the memory at the peak?`,
+  allocsim inspect snapshot.pickle --leaks   # is something growing?
+  allocsim inspect snapshot.pickle --top     # who holds the memory at the peak?`,
 		Args: arguments(1, 1, "one TRACE (a snapshot, CSV, Parquet …; - is standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {
@@ -75,7 +75,7 @@ the segments it has.`,
 	f := cmd.Flags()
 	f.BoolVar(&leaks, "leaks", false, "find memory that grows by iteration")
 	f.BoolVar(&top, "top", false, "say who holds the memory at the peak")
-	f.IntVar(&rows, "rows", 12, "rows in each list")
+	f.IntVar(&rows, "rows", 12, "rows `N` in each list")
 	f.BoolVar(&infer, "infer", true, "find out what the recording does not say (empty_cache calls, limits)")
 	f.Var(&env.capacity, "capacity", "with --leaks: device memory, to say when it runs out")
 	return cmd

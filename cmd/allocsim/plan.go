@@ -99,15 +99,15 @@ them on one card at the same time. Exit code 1 when the card asked for
 	}
 	env.addDevice(cmd)
 	f := cmd.Flags()
-	f.StringVar(&env.conf, "conf", "", "the configuration set now (default: as recorded)")
+	f.StringVar(&env.conf, "conf", "", "the configuration `STRING` set now (default: as recorded)")
 	f.BoolVar(&all, "all", false, "list every card, not only those near the need")
 	f.BoolVar(&mig, "mig", false, "also judge the MIG slices of each card")
-	f.StringVar(&prices, "price", "", "a CSV file with the columns name, price[, unit]")
+	f.StringVar(&prices, "price", "", "a CSV `FILE` with the columns name, price[, unit]: list those cards only, cheapest first")
 	f.BoolVar(&colocate, "colocate", false, "run the traces on one card at the same time")
 	f.BoolVar(&worst, "worst-case", false, "with --colocate: shift the jobs so that their peaks coincide")
 	f.Var(&overhead, "overhead", "with --colocate: what each process takes besides its allocator (default: that of the card)")
-	f.IntVar(&opts.Tune.Budget, "budget", 300, "most configurations to simulate")
-	f.IntVar(&opts.Tune.Workers, "workers", 0, "parallel simulations (default: one a processor)")
+	f.IntVar(&opts.Tune.Budget, "budget", 300, "most settings `N` to simulate")
+	f.IntVar(&opts.Tune.Workers, "workers", 0, "`N` parallel simulations (default: one a processor)")
 	addFailOn(cmd, &failOn)
 	return cmd
 }

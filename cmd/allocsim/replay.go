@@ -17,14 +17,16 @@ func newReplay(a *app) *cobra.Command {
 	var failOn []string
 	cmd := &cobra.Command{
 		Use:   "replay TRACE",
-		Short: "Run a trace under one allocator: memory, fragmentation, driver calls",
+		Short: "Run a trace under one allocator: memory, fragmentation, OOMs",
 		Long: `Runs the requests of a trace under one allocator on one device and shows what
 it takes: peaks, fragmentation, driver calls with their cost, and OOMs with
 their cause. Without flags it repeats the recording: its configuration, its
 memory limit. --capacity, --gpu, --conf and --policy change one thing each.`,
 		Example: `  allocsim replay snapshot.pickle
-  allocsim replay snapshot.pickle --conf expandable_segments:True --gpu "RTX 4090"
-  allocsim replay snapshot.pickle --policy bfc --capacity 24GiB --fail-on 'ooms>0'`,
+  allocsim replay snapshot.pickle --gpu "RTX 4090"
+  allocsim replay snapshot.pickle --conf expandable_segments:True
+  allocsim replay snapshot.pickle --policy bfc --capacity 24GiB
+  allocsim replay snapshot.pickle --fail-on 'ooms>0'`,
 		Args: arguments(1, 1, "one TRACE (a snapshot, CSV, Parquet …; - is standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {
@@ -39,6 +41,7 @@ memory limit. --capacity, --gpu, --conf and --policy change one thing each.`,
 				return err
 			}
 			cfg.Detail = true
+			cfg.Pin = cfg.Policy == rec.Policy
 			res, err := sim.Run(cmd.Context(), rec.Trace, cfg)
 			if err != nil {
 				return err
@@ -65,7 +68,7 @@ memory limit. --capacity, --gpu, --conf and --policy change one thing each.`,
 
 // addFailOn adds --fail-on.
 func addFailOn(cmd *cobra.Command, to *[]string) {
-	cmd.Flags().StringArrayVar(to, "fail-on", nil, "exit code 1 if EXPR holds, e.g. 'utilization>90%', 'ooms>0', 'reserved_peak>20GiB' (repeatable)")
+	cmd.Flags().StringArrayVar(to, "fail-on", nil, "exit code 1 if `EXPR` holds, e.g. 'ooms>0' or 'reserved_peak>20GiB' (repeatable); see allocsim help alerts")
 }
 
 // fired ends a command whose alerts have fired.

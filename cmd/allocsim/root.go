@@ -42,6 +42,7 @@ To record a job: allocsim record --help`,
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON document")
 	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "no notes, no progress")
 	root.SetFlagErrorFunc(flagError)
+	root.SuggestionsMinimumDistance = 2
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Flags.FlagUsages ", "Flags.FlagUsagesWrapped 80 "))
 	root.AddGroup(groups...)
 	add := func(group string, cmds ...*cobra.Command) {
@@ -56,6 +57,7 @@ To record a job: allocsim record --help`,
 	add("prove", newCheck(a), newValidate(a))
 	root.AddCommand(newTopics()...)
 	root.AddCommand(newMan())
+	addCompletions(root)
 	return root
 }
 

@@ -40,8 +40,9 @@ the requests for a value nobody ran and simulates them under any allocator and
 device. It refuses when the recordings do not determine the answer.
 
 With a device (--gpu, --capacity) it also finds the largest value that fits.`,
-		Example: `  allocsim scale --vary batch --at 4=bs4.pickle --at 8=bs8.pickle --predict 16,32
-  allocsim scale --vary batch --at 4=bs4.pickle --at 8=bs8.pickle --gpu "RTX 3090"`,
+		Example: `  allocsim scale --at 4=bs4.pickle --at 8=bs8.pickle --predict 16,32
+  allocsim scale --at 4=bs4.pickle --at 8=bs8.pickle --gpu "RTX 3090"
+  allocsim scale --vary seq --at 128=a.pickle --at 256=b.pickle --predict 512`,
 		Args: arguments(0, 0, "no arguments besides its flags"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := env.parse(cmd); err != nil {
@@ -109,11 +110,11 @@ With a device (--gpu, --capacity) it also finds the largest value that fits.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&vary, "vary", "batch", "what differs: batch (a count), seq (a length) …")
-	f.StringArrayVar(&at, "at", nil, "VALUE=TRACE, a recording at one value (twice or more)")
-	f.StringSliceVar(&predict, "predict", nil, "values to predict")
-	f.Int64Var(&opts.Step, "step", 1, "values must be a multiple of this when the largest is searched")
-	f.IntVar(&opts.Workers, "workers", 0, "parallel simulations (default: one a processor)")
+	f.StringVar(&vary, "vary", "batch", "`WHAT` differs: batch (a count), seq (a length) …")
+	f.StringArrayVar(&at, "at", nil, "`VALUE=TRACE`, a recording at one value (twice or more)")
+	f.StringSliceVar(&predict, "predict", nil, "`VALUES` to predict, separated by commas")
+	f.Int64Var(&opts.Step, "step", 1, "the largest value is searched among multiples of `N`")
+	f.IntVar(&opts.Workers, "workers", 0, "`N` parallel simulations (default: one a processor)")
 	env.addPolicy(cmd)
 	env.addDevice(cmd)
 	return cmd

@@ -25,9 +25,10 @@ runs a model, from the model's description: a built-in name (--list) or a YAML
 file. Each technique that saves memory is a flag, so it can be weighed before
 anything is run. The trace replays like a recording.`,
 		Example: `  allocsim synth bert-large --batch 8 --seq 256 --precision bf16-amp -o bert.csv
-  allocsim synth llama-7b --infer --batch 16 --seq 2048 --precision bf16 -o serve.parquet
+  allocsim synth llama-7b --infer --batch 16 --seq 2048 --precision bf16 -o x.csv
   allocsim replay bert.csv --gpu "RTX 4090"`,
-		Args: arguments(0, 1, "one MODEL"),
+		Args:              arguments(0, 1, "one MODEL"),
+		ValidArgsFunction: completeModel,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if list {
 				return a.showModels()
@@ -118,9 +119,17 @@ func (a *app) showModels() error {
 	if a.json {
 		return a.printJSON(models)
 	}
-	t := table.New("model", "family", ">parameters", "")
+	t := table.New("model", "family", ">params", "")
 	for _, m := range models {
-		t.Row(m.Name, m.Family, fmt.Sprintf("%.1f M", float64(m.Params)/1e6), m.What)
+		t.Row(m.Name, m.Family, paramCount(m.Params), m.What)
 	}
 	return a.print(t)
+}
+
+// paramCount is a number of parameters as people say it.
+func paramCount(n int64) string {
+	if n < 1e9 {
+		return fmt.Sprintf("%.1f M", float64(n)/1e6)
+	}
+	return fmt.Sprintf("%.1f B", float64(n)/1e9)
 }

@@ -71,11 +71,11 @@ of reserved memory (within --tolerance); time in driver calls; fewer options.
 	}
 	env.addDevice(cmd)
 	f := cmd.Flags()
-	f.StringVar(&env.conf, "conf", "", "the configuration set now (default: as recorded)")
-	f.IntVar(&opts.Budget, "budget", planner.DefaultBudget, "most configurations to simulate")
-	f.Float64Var(&opts.Tolerance, "tolerance", planner.DefaultTolerance, "share by which reserved peaks count as equal")
-	f.IntVar(&opts.Workers, "workers", 0, "parallel simulations (default: one a processor)")
-	f.IntVar(&top, "top", 8, "candidates to list")
+	f.StringVar(&env.conf, "conf", "", "the configuration `STRING` set now (default: as recorded)")
+	f.IntVar(&opts.Budget, "budget", planner.DefaultBudget, "most settings `N` to simulate")
+	f.Float64Var(&opts.Tolerance, "tolerance", planner.DefaultTolerance, "`SHARE` by which reserved peaks count as equal")
+	f.IntVar(&opts.Workers, "workers", 0, "`N` parallel simulations (default: one a processor)")
+	f.IntVar(&top, "top", 8, "candidates `N` to list")
 	addFailOn(cmd, &failOn)
 	return cmd
 }

@@ -28,9 +28,9 @@ allocator, and compares what was predicted with what was measured:
 Takes only memory that is free, gives everything back also when stopped, and
 refuses a card that others use unless --force. Exit code 1 when a figure is out
 of tolerance.`,
-		Example: `  allocsim validate snapshot.pickle --engine torch --conf expandable_segments:True
-  allocsim validate snapshot.pickle --engine cuda --card 24GiB --junit result.xml
-  allocsim validate --save-cost cost.json     # measure this machine's driver calls`,
+		Example: `  allocsim validate snapshot.pickle --engine torch
+  allocsim validate snapshot.pickle --engine cuda --card 24GiB --junit out.xml
+  allocsim validate --save-cost cost.json   # measure this machine's driver`,
 		Args: arguments(0, 1, "one TRACE (a snapshot, CSV, Parquet …; - is standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {
