@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"strings"
 
@@ -33,6 +34,7 @@ the string needs. Exit code 1 when the string is not right.`,
 				}
 			}
 			text := strings.Join(args, "")
+			var found *conf.Environment
 			if env {
 				vars := make(map[string]string)
 				for _, kv := range os.Environ() {
@@ -40,13 +42,13 @@ the string needs. Exit code 1 when the string is not right.`,
 					vars[name] = value
 				}
 				e := conf.FromEnv(vars, v, false)
-				text = e.Value
+				text, found = e.Value, &e
 				if !a.json {
 					a.showEnvironment(e)
 				}
 			}
 			_, res := conf.Parse(text, v)
-			if err := a.showConf(text, res, fix, explain); err != nil {
+			if err := a.showConf(text, res, found, fix, explain); err != nil {
 				return err
 			}
 			if !res.OK {
@@ -74,15 +76,20 @@ func (a *app) showEnvironment(e conf.Environment) {
 	}
 }
 
-func (a *app) showConf(text string, r conf.Result, fix, explain bool) error {
+func (a *app) showConf(text string, r conf.Result, env *conf.Environment, fix, explain bool) error {
 	if a.json {
-		return a.printJSON(r)
+		return a.printJSON(struct {
+			conf.Result
+			Environment *conf.Environment `json:"environment,omitempty"`
+		}{r, env})
 	}
 	if fix {
 		if r.OK {
 			a.printf("%s\n", r.Normalized)
-		} else if r.Fixed != "" {
+		} else if r.Fixable {
 			a.printf("%s\n", r.Fixed)
+		} else {
+			return fmt.Errorf("%q cannot be repaired: %s", text, r.Errors[0].Message)
 		}
 		return nil
 	}
@@ -103,7 +110,9 @@ func (a *app) showConf(text string, r conf.Result, fix, explain bool) error {
 		a.printf("ok: PyTorch's defaults\n")
 	case r.OK:
 		a.printf("ok: %s\nneeds PyTorch %s or newer\n", r.Normalized, r.Since)
-	case r.Fixed != "":
+	case r.Fixable && r.Fixed == "":
+		a.printf("repaired: leave the variable unset\n")
+	case r.Fixable:
 		a.printf("repaired: %s\n", r.Fixed)
 	}
 	if r.PyTorchError != "" {

@@ -7,11 +7,13 @@ import (
 	"io"
 	"math"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"allocsim/internal/table"
 	"allocsim/planner/diagnose"
+	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
 	"allocsim/sim"
 )
@@ -22,6 +24,7 @@ const maxMessage = 64 << 20
 func newDiagnose(a *app) *cobra.Command {
 	env := &environment{a: a}
 	var text string
+	var words bool
 	cmd := &cobra.Command{
 		Use:   "diagnose [FILE]",
 		Short: "Explain an out-of-memory message, or a snapshot that ends in one",
@@ -56,7 +59,7 @@ ends in an OOM works too.`,
 			if err != nil {
 				return err
 			}
-			return a.showDiagnosis(diagnose.Diagnose(msg, opts))
+			return a.showDiagnosis(diagnose.Diagnose(msg, opts), words)
 		},
 	}
 	env.addTrace(cmd)
@@ -107,7 +110,9 @@ func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose
 	opts.Conf, opts.ConfKnown, opts.Trace = rec.Policy.Options, true, path
 	opts.Version = rec.Version
 	facts := diagnose.Facts{
-		Requested: o.Requested, Reserved: o.Reserved, Allocated: o.Allocated,
+		// The message names the segment, not the tensor.
+		Requested: torch.SegmentSize(rec.Conf, rec.Version, o.Requested),
+		Reserved: o.Reserved, Allocated: o.Allocated,
 		DeviceFree: o.DeviceFree, Total: tr.Meta.DeviceTotal, Limit: rec.Limit, LargestFree: o.LargestFree, GPU: tr.Device,
 	}
 	if o.DeviceFree == math.MaxInt64 && tr.Meta.DeviceTotal > 0 {
@@ -116,7 +121,7 @@ func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose
 	return diagnose.FromFacts(facts), nil
 }
 
-func (a *app) showDiagnosis(r diagnose.Report) error {
+func (a *app) showDiagnosis(r diagnose.Report, words bool) error {
 	if a.json {
 		return a.printJSON(r)
 	}
@@ -147,8 +152,8 @@ func (a *app) showDiagnosis(r diagnose.Report) error {
 	for i, s := range r.Advice {
 		a.printf("%s\n", wrap(fmt.Sprintf("%d. %s", i+1, s), 80, "   "))
 	}
-	if r.Next != "" {
-		a.printf("\nnext: %s\n", r.Next)
+	if words {
+		a.printf("\n%s\n", strings.Join(diagnose.Glossary, "\n"))
 	}
 	a.notes(r.Notes)
 	return nil

@@ -52,7 +52,7 @@ To record a job: allocsim record --help`,
 		}
 	}
 	add("advise", newTune(a), newPlan(a), newScale(a), newDiagnose(a), newConf(a))
-	add("look", newInspect(a), newReplay(a), newCompare(a))
+	add("look", newInspect(a), newReplay(a), newCompare(a), newPlot(a))
 	add("make", newRecord(a), newSynth(a), newConvert(a))
 	add("prove", newCheck(a), newValidate(a))
 	root.AddCommand(newTopics()...)
