@@ -1,0 +1,392 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"gonum.org/v1/plot/vg"
+
+	"allocsim/planner"
+	"allocsim/plots"
+	"allocsim/policies"
+	"allocsim/policies/torch"
+	"allocsim/sim"
+	"allocsim/traces/formats"
+)
+
+// plotting is the plot command.
+type plotting struct {
+	env           *environment
+	kind, out     string
+	confs, names  []string
+	best          bool
+	axis          string
+	width, height string
+	dpi           int
+	dark          bool
+	title         string
+	noFooter      bool
+}
+
+// plotted is the JSON of plot.
+type plotted struct {
+	File   string   `json:"file"`
+	Kind   string   `json:"kind"`
+	Source string   `json:"source"`
+	SHA256 string   `json:"sha256"`
+	Runs   []string `json:"runs"`
+	Notes  []string `json:"notes"`
+}
+
+func newPlot(a *app) *cobra.Command {
+	p := &plotting{env: &environment{a: a}}
+	cmd := &cobra.Command{
+		Use:   "plot TRACE --kind KIND -o FILE.(png|svg|pdf)",
+		Short: "Draw a figure: memory over time, map of addresses, comparison …",
+		Long: `Draws one figure, ready for a paper or a report:
+
+  timeline       reserved, allocated and active bytes over time, limit, OOMs
+`,
+		Example: `  allocsim plot snapshot.pickle --kind timeline -o timeline.png
+  allocsim plot snapshot.pickle --kind timeline --best -o before-and-after.svg`,
+		Args: arguments(1, 1, "one TRACE (a snapshot, CSV, Parquet …; - is standard input)"),
+		RunE: func(cmd *cobra.Command, args []string) error { return p.run(cmd, args[0]) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&p.kind, "kind", "timeline", "kind of figure (see above)")
+	f.StringVarP(&p.out, "output", "o", "", "file to write; its ending (.png, .svg, .pdf) is the format")
+	f.StringArrayVar(&p.confs, "conf", nil, "a PYTORCH_CUDA_ALLOC_CONF to show (repeatable; default: as recorded)")
+	f.StringArrayVar(&p.names, "policy", nil, "an allocator to show, NAME[:OPTIONS] (repeatable)")
+	f.BoolVar(&p.best, "best", false, "also show the best setting that tune finds")
+	f.StringVar(&p.axis, "x", "time", "what goes from left to right: time or events")
+	f.StringVar(&p.width, "width", "7in", "width in in, cm, mm, pt or px")
+	f.StringVar(&p.height, "height", "4.2in", "height in in, cm, mm, pt or px")
+	f.IntVar(&p.dpi, "dpi", plots.DefaultDPI, "dots per inch of a PNG (and of px)")
+	f.BoolVar(&p.dark, "dark", false, "light on dark")
+	f.StringVar(&p.title, "title", "", "another title")
+	f.BoolVar(&p.noFooter, "no-footer", false, "leave out the line that says how the figure was made")
+	p.env.addDevice(cmd)
+	return cmd
+}
+
+// length reads a width or height: a number with a unit, pixels without one.
+func length(flag, s string, dpi int) (vg.Length, error) {
+	t := strings.TrimSpace(s)
+	unit := vg.Inch / vg.Length(dpi)
+	for _, u := range []struct {
+		name string
+		size vg.Length
+	}{{"in", vg.Inch}, {"cm", vg.Centimeter}, {"mm", vg.Millimeter}, {"pt", 1}, {"px", unit}} {
+		if rest, ok := strings.CutSuffix(t, u.name); ok {
+			t, unit = strings.TrimSpace(rest), u.size
+			break
+		}
+	}
+	x, err := strconv.ParseFloat(t, 64)
+	if err != nil || !(x > 0) || x > 1e6 {
+		return 0, fmt.Errorf("--%s %q: write a size such as 7in, 16cm or 1200px", flag, s)
+	}
+	return vg.Length(x) * unit, nil
+}
+
+func (p *plotting) run(cmd *cobra.Command, path string) error {
+	e, a := p.env, p.env.a
+	if err := e.parse(cmd); err != nil {
+		return err
+	}
+	e.confSet = false // --conf is a list here
+	draw, ok := kinds[p.kind]
+	if !ok {
+		return fmt.Errorf("--kind %q: known kinds are %s", p.kind, strings.Join(kindNames(), ", "))
+	}
+	if p.out == "" {
+		return errors.New("say where the figure goes: -o FILE.png, FILE.svg or FILE.pdf")
+	}
+	if err := e.keepInput(path, p.out); err != nil {
+		return err
+	}
+	o := plots.Options{Dark: p.dark, DPI: p.dpi, Title: p.title}
+	var err error
+	if o.Format, err = plots.FormatOf(p.out); err != nil {
+		return err
+	}
+	if p.dpi < 1 {
+		return fmt.Errorf("--dpi %d: it must be positive", p.dpi)
+	}
+	if o.Width, err = length("width", p.width, p.dpi); err != nil {
+		return err
+	}
+	if o.Height, err = length("height", p.height, p.dpi); err != nil {
+		return err
+	}
+	sum := e.hashStdin(path)
+	rec, cfg, err := e.recovered(cmd.Context(), path)
+	if err != nil {
+		return err
+	}
+	doc := plotted{File: p.out, Kind: p.kind, Source: path}
+	if doc.SHA256, err = fileHash(path, sum, a.stdin); err != nil {
+		return err
+	}
+	if !p.noFooter {
+		o.Footer = fmt.Sprintf("%s | input sha256 %.16s | allocsim %s", commandLine(cmd, []string{path}), doc.SHA256, version())
+	}
+	c := &canvas{plotting: p, ctx: cmd.Context(), rec: rec, cfg: cfg, source: filepath.Base(path)}
+	if p.axis == "events" {
+		c.axis = plots.ByEvent
+	} else if p.axis != "time" {
+		return fmt.Errorf("--x %q: time or events", p.axis)
+	}
+	c.notes = append(slices.Clone(rec.Trace.Notes), rec.Inferred...)
+	fig, err := draw(c)
+	if err != nil {
+		return err
+	}
+	if err := formats.WriteFile(p.out, func(w io.Writer) error { return plots.Render(w, fig, o) }); err != nil {
+		return err
+	}
+	doc.Runs, doc.Notes = append([]string{}, c.shown...), append([]string{}, c.notes...)
+	if a.json {
+		return a.printJSON(doc)
+	}
+	a.notes(c.notes)
+	return nil
+}
+
+// kinds are the kinds of figure and how their data are made.
+var kinds = map[string]func(*canvas) (plots.Figure, error){
+	"timeline": (*canvas).timeline,
+}
+
+func kindNames() []string {
+	var names []string
+	for k := range kinds {
+		names = append(names, k)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// canvas is a figure in the making.
+type canvas struct {
+	*plotting
+	ctx    context.Context
+	rec    *sim.Recovered
+	cfg    sim.Config
+	axis   plots.Axis
+	source string
+	shown  []string // the runs
+	notes  []string
+	tuning *planner.Tuning
+}
+
+// variant is one run to show.
+type variant struct {
+	name string
+	spec *policies.Spec
+}
+
+// nameOf is what a policy is called in a figure.
+func nameOf(s *policies.Spec) string {
+	switch {
+	case s.Name != "torch":
+		return s.String()
+	case s.Options == "":
+		return "PyTorch's defaults"
+	}
+	return s.Options
+}
+
+// variants are the runs that the flags ask for: the recorded setting unless
+// they name others, and the best.
+func (c *canvas) variants(more ...string) ([]variant, error) {
+	var out []variant
+	seen := make(map[string]bool)
+	add := func(s *policies.Spec) {
+		if n := nameOf(s); !seen[n] {
+			seen[n] = true
+			out = append(out, variant{n, s})
+			c.shown = append(c.shown, s.String())
+			c.notes = append(c.notes, s.Notes...)
+		}
+	}
+	v := c.env.version(c.rec.Trace)
+	for _, s := range c.confs {
+		spec, err := torch.Parse(s, v)
+		if err != nil {
+			return nil, fmt.Errorf("--conf: %w", err)
+		}
+		add(spec)
+	}
+	for _, s := range c.names {
+		spec, err := parsePolicy(s, v)
+		if err != nil {
+			return nil, err
+		}
+		add(spec)
+	}
+	if len(out) == 0 {
+		add(c.cfg.Policy)
+		for _, s := range more {
+			spec, err := parsePolicy(s, v)
+			if err != nil {
+				return nil, err
+			}
+			add(spec)
+		}
+	}
+	if c.best {
+		t, err := c.tune()
+		if err != nil {
+			return nil, err
+		}
+		spec, err := torch.Parse(t.Best.Conf, v)
+		if err != nil {
+			return nil, err
+		}
+		add(spec)
+	}
+	return out, nil
+}
+
+// tune searches for the best setting, once.
+func (c *canvas) tune() (*planner.Tuning, error) {
+	if c.tuning != nil {
+		return c.tuning, nil
+	}
+	bar := c.env.a.progress("searching", "runs")
+	defer bar.Done()
+	job := planner.Job{Trace: c.rec.Trace, Base: c.cfg, Recovered: c.rec}
+	t, err := planner.Tune(c.ctx, []planner.Job{job}, planner.TuneOptions{Version: c.env.version(c.rec.Trace), Progress: bar.Set})
+	if err != nil {
+		return nil, err
+	}
+	if err := c.ctx.Err(); err != nil {
+		return nil, err
+	}
+	c.tuning = t
+	return t, nil
+}
+
+// simulate runs one variant with observers.
+func (c *canvas) simulate(v variant, obs ...sim.Observer) (*sim.Result, error) {
+	cfg := c.cfg
+	cfg.Policy = v.spec
+	return sim.Run(c.ctx, c.rec.Trace, cfg, obs...)
+}
+
+func (c *canvas) timeline() (plots.Figure, error) {
+	vs, err := c.variants()
+	if err != nil {
+		return nil, err
+	}
+	fig := &plots.Timeline{Source: c.source}
+	if len(vs) > 1 {
+		fig.Bound = sim.Bound(c.rec.Trace)
+	}
+	for _, v := range vs {
+		r := plots.NewRecorder(c.rec.Trace, c.axis, plots.Columns)
+		res, err := c.simulate(v, r)
+		if err != nil {
+			return nil, err
+		}
+		fig.Runs = append(fig.Runs, plots.Run{Name: v.name, Memory: r.Memory(), Limit: limitOf(res)})
+	}
+	return fig, nil
+}
+
+// limitOf is the bytes that a run's allocator could take; 0 = no limit.
+func limitOf(r *sim.Result) int64 {
+	if r.Limit > 0 && (r.Capacity == 0 || r.Limit < r.Capacity) {
+		return r.Limit
+	}
+	return r.Capacity
+}
+
+// keepInput refuses to write over the file that is read.
+func (e *environment) keepInput(in, out string) error {
+	a, err1 := os.Stat(in)
+	b, err2 := os.Stat(out)
+	if in != "-" && err1 == nil && err2 == nil && os.SameFile(a, b) {
+		return fmt.Errorf("%s is the input; write to another file", out)
+	}
+	return nil
+}
+
+// hashStdin makes what is read from standard input go through a hash.
+func (e *environment) hashStdin(path string) hash.Hash {
+	h := sha256.New()
+	if path == "-" {
+		e.a.stdin = io.TeeReader(e.a.stdin, h)
+	}
+	return h
+}
+
+// fileHash is the SHA-256 of a file's bytes, in hex; h has those of standard
+// input.
+func fileHash(path string, h hash.Hash, stdin io.Reader) (string, error) {
+	if path == "-" {
+		if _, err := io.Copy(io.Discard, stdin); err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("%x", h.Sum(nil)), nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)), nil
+}
+
+// version is the program's own version.
+func version() string {
+	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
+		return b.Main.Version
+	}
+	return "(devel)"
+}
+
+// commandLine is what to type to do the same again.
+func commandLine(cmd *cobra.Command, args []string) string {
+	words := strings.Fields(cmd.CommandPath())
+	words = append(words, args...)
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		name := "--" + f.Name
+		if f.Name == "output" {
+			name = "-o"
+		}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			for _, v := range list.GetSlice() {
+				words = append(words, name, v)
+			}
+			return
+		}
+		if f.Value.Type() == "bool" {
+			words = append(words, name)
+			return
+		}
+		words = append(words, name, f.Value.String())
+	})
+	for i, w := range words {
+		if w == "" || strings.ContainsAny(w, " \t\n\"'$&|;<>()*?[]#~`\\") {
+			words[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(words, " ")
+}
