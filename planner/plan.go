@@ -280,9 +280,20 @@ func (p *capacityPlan) measureSafe(ctx context.Context, s *setting) error {
 		})
 		return !slices.Contains(results, false), err
 	}
-	ok, err := all(s.min)
+	var runner sim.Runner
+	_, results, err := p.run(ctx, &runner, s, s.min, 0)
 	if err != nil {
 		return err
+	}
+	var mallocs int64
+	for _, res := range results {
+		mallocs += res.Driver.Mallocs
+	}
+	ok := mallocs == 0 // no address for the driver to choose
+	if !ok {
+		if ok, err = all(s.min); err != nil {
+			return err
+		}
 	}
 	if ok {
 		s.safe = s.min

@@ -2,9 +2,13 @@ package planner
 
 import (
 	"cmp"
+	"encoding/binary"
+	"hash"
+	"hash/fnv"
 	"slices"
 	"strings"
 
+	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
 	"allocsim/traces"
 )
@@ -18,6 +22,7 @@ type space struct {
 	base    conf.Config // what is set now; options outside the search stay
 	splits  []int64     // max_split_size values between the traces' own sizes
 	used    [conf.Intervals]bool
+	sizes   []int64 // distinct request sizes, ascending
 	// collect reports that garbage collection can work: there is a limit, or
 	// one can be set by a fraction.
 	collect bool
@@ -29,13 +34,17 @@ type space struct {
 // newSpace looks at the sizes of the jobs' requests.
 func newSpace(jobs []Job, base conf.Config, v conf.Version) *space {
 	s := &space{version: v, base: base}
-	seen := make(map[int64]bool)
+	seen, distinct := make(map[int64]bool), make(map[int64]bool)
 	for _, j := range jobs {
 		for i := range j.Trace.Events {
 			e := &j.Trace.Events[i]
 			if e.Kind != traces.Alloc && e.Kind != traces.OOM {
 				continue
 			}
+			if distinct[e.Size] {
+				continue
+			}
+			distinct[e.Size] = true
 			s.used[conf.RoundupInterval(e.Size)] = true
 			// max_split_size is in whole MiB and at least one segment size.
 			if m := (e.Size + mib - 1) / mib * mib; m > 20*mib {
@@ -47,7 +56,44 @@ func newSpace(jobs []Job, base conf.Config, v conf.Version) *space {
 		s.splits = append(s.splits, m)
 	}
 	slices.Sort(s.splits)
+	for n := range distinct {
+		s.sizes = append(s.sizes, n)
+	}
+	slices.Sort(s.sizes)
 	return s
+}
+
+// effect identifies what a configuration does to these traces: two with the
+// same effect give the same blocks and segments.
+type effect struct {
+	blocks   uint64 // hash of the block size for each distinct request size
+	segments uint64 // hash of the segment sizes of those block sizes
+	conf     conf.Config
+}
+
+// effectOf works out the effect of a configuration: options that change
+// nothing for the traces' sizes are left out of it.
+func (s *space) effectOf(c conf.Config) effect {
+	blocks, segments := fnv.New64a(), fnv.New64a()
+	var buf [8]byte
+	put := func(h hash.Hash64, n int64) {
+		binary.LittleEndian.PutUint64(buf[:], uint64(n))
+		h.Write(buf[:])
+	}
+	for _, n := range s.sizes {
+		block, segment := torch.Sizes(c, s.version, n)
+		put(blocks, block)
+		put(segments, segment)
+	}
+	e := effect{blocks: blocks.Sum64(), segments: segments.Sum64(), conf: c}
+	e.conf.Roundup = [conf.Intervals]int64{}
+	if !c.ExpandableSegments {
+		e.conf.LargeSegmentSize = 0 // its effect is in segments
+		if c.MaxSplitSize == conf.Unlimited {
+			e.conf.MaxNonSplitRounding = 0
+		}
+	}
+	return e
 }
 
 // thin picks at most n values spread evenly over the ranks of sorted xs, the

@@ -148,7 +148,7 @@ type Tuning struct {
 // When ctx ends during the search, the best so far is returned with a note.
 func Tune(ctx context.Context, jobs []Job, opts TuneOptions) (*Tuning, error) {
 	started := time.Now()
-	t := &tuner{jobs: jobs, opts: opts, seen: make(map[conf.Config]int), iters: -1}
+	t := &tuner{jobs: jobs, opts: opts, seen: make(map[conf.Config]bool), byEffect: make(map[effect]*Candidate), iters: -1}
 	if err := t.prepare(); err != nil {
 		return nil, err
 	}
@@ -167,13 +167,15 @@ type tuner struct {
 	space   *space
 	base    conf.Config
 	cands   []*Candidate
-	seen    map[conf.Config]int // index in cands
-	ceiling int64               // runs end when they reserve more; 0 = never
-	bound   int64
-	need    int64 // bound with the requests that failed in the recording
-	room    int64 // 0 = unlimited
-	done    int64
-	iters   int // iterations of all traces; -1 = not counted yet
+	seen    map[conf.Config]bool
+	// byEffect finds a candidate that does the same to these traces.
+	byEffect map[effect]*Candidate
+	ceiling  int64 // runs end when they reserve more; 0 = never
+	bound    int64
+	need     int64 // bound with the requests that failed in the recording
+	room     int64 // 0 = unlimited
+	done     int64
+	iters    int // iterations of all traces; -1 = not counted yet
 	// perturbed are changed traces, by run and job; made when first needed.
 	perturbed [][]*traces.Trace
 	total     int64
@@ -325,7 +327,7 @@ func (t *tuner) ceilingOrMax() int64 {
 func (t *tuner) evaluate(ctx context.Context, list []conf.Config, baseline bool) error {
 	var batch []*Candidate
 	for _, c := range list {
-		if _, seen := t.seen[c]; seen || len(t.cands)+len(batch) >= t.opts.Budget {
+		if t.seen[c] || len(t.cands)+len(batch) >= t.opts.Budget {
 			continue
 		}
 		spec, err := torch.Spec(c, t.version)
@@ -335,12 +337,23 @@ func (t *tuner) evaluate(ctx context.Context, list []conf.Config, baseline bool)
 			}
 			continue
 		}
-		t.seen[c] = len(t.cands) + len(batch)
-		batch = append(batch, &Candidate{
+		t.seen[c] = true
+		cand := &Candidate{
 			Conf: c.Format(t.version), Options: optionCount(c, t.version), config: c, spec: spec,
 			Approximate: c.Backend == conf.CudaMallocAsync,
 			Limits:      c.PerProcessMemoryFraction < t.base.PerProcessMemoryFraction,
-		})
+		}
+		// What does the same as a candidate that sets less has nothing to add;
+		// the other way round it takes over.
+		e := t.space.effectOf(c)
+		if same := t.byEffect[e]; same != nil {
+			if cand.Options < same.Options && same != t.cands[0] {
+				same.Conf, same.Options, same.config, same.spec = cand.Conf, cand.Options, c, spec
+			}
+			continue
+		}
+		t.byEffect[e] = cand
+		batch = append(batch, cand)
 	}
 	t.total += int64(len(batch))
 	ceiling := t.ceiling
@@ -576,6 +589,7 @@ func (t *tuner) answer(ctx context.Context) *Tuning {
 		}
 		if i < len(best.perTrace) {
 			f.Best = figures(best.perTrace[i])
+			f.Best.Conf = best.Conf
 		}
 		out.PerTrace = append(out.PerTrace, f)
 		out.Notes = append(out.Notes, t.jobs[i].Trace.Notes...)

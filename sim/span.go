@@ -33,9 +33,19 @@ func SampleSpan(ctx context.Context, tr *traces.Trace, cfg Config, workers int) 
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
-	cfg.Detail = false
+	cfg.Detail, cfg.Addresses = false, AddressesDriver
 	results := make([]*Result, SpanOrders+1)
+	first, err := Run(ctx, tr, cfg)
+	if err != nil {
+		return nil, err
+	}
+	results[0] = first
+	if first.Driver.Mallocs == 0 && cfg.Device == nil {
+		// Without a cudaMalloc there is no address for the driver to choose.
+		results = results[:1]
+	}
 	var next atomic.Int64
+	next.Store(1)
 	g, ctx := errgroup.WithContext(ctx)
 	for range workers {
 		g.Go(func() error {
@@ -46,10 +56,7 @@ func SampleSpan(ctx context.Context, tr *traces.Trace, cfg Config, workers int) 
 					return nil
 				}
 				c := cfg
-				c.Addresses = AddressesDriver
-				if k > 0 {
-					c.Addresses, c.Seed = AddressesRandom, uint64(k)
-				}
+				c.Addresses, c.Seed = AddressesRandom, uint64(k)
 				res, err := r.Run(ctx, tr, c)
 				if err != nil {
 					return err
