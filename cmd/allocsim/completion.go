@@ -17,7 +17,7 @@ import (
 // completions are the values that a shell offers for flags, by the flag's
 // name; every command with such a flag gets them.
 var completions = map[string]cobra.CompletionFunc{
-	"gpu":     fixed(cardNames),
+	"gpu":     completeCard,
 	"policy":  completePolicy,
 	"conf":    completeConf,
 	"torch":   fixed(torchVersions),
@@ -59,30 +59,41 @@ func addCompletions(root *cobra.Command) {
 
 func values(list ...string) cobra.CompletionFunc { return fixed(func() []string { return list }) }
 
-// fixed offers those of a list that begin with what was typed, whatever the
-// case: shells drop what does not continue the word.
 func fixed(list func() []string) cobra.CompletionFunc {
-	return func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-		var out []string
-		for _, v := range list() {
-			if len(v) >= len(typed) && strings.EqualFold(v[:len(typed)], typed) {
-				out = append(out, v)
-			}
-		}
-		return out, cobra.ShellCompDirectiveNoFileComp
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return list(), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-// cardNames are the cards of the embedded catalogue and their slices.
-func cardNames() []string {
+// completeCard offers the cards of the embedded catalogue, and a card's slices
+// once its name and a colon are typed. Names are offered without spaces and
+// brackets, which shells would have to quote, and in lower case to those who type so: Find
+// takes them all.
+func completeCard(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	offer := func(name string) string {
+		name = strings.NewReplacer(" (", "-", " ", "-", ")", "").Replace(name)
+		if typed == strings.ToLower(typed) && typed != "" {
+			name = strings.ToLower(name)
+		}
+		return name
+	}
 	var out []string
+	if card, _, ok := strings.Cut(typed, ":"); ok {
+		c, err := gpus.Find(card)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		for _, p := range c.Profiles {
+			out = append(out, card+":"+p.Name)
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
 	for _, c := range gpus.All() {
-		out = append(out, c.Name)
-		for _, s := range c.Slices() {
-			out = append(out, s.Name)
+		if _, _, ok := c.Usable(); ok {
+			out = append(out, offer(c.Name))
 		}
 	}
-	return out
+	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
 func torchVersions() []string {

@@ -112,7 +112,7 @@ func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose
 	facts := diagnose.Facts{
 		// The message names the segment, not the tensor.
 		Requested: torch.SegmentSize(rec.Conf, rec.Version, o.Requested),
-		Reserved: o.Reserved, Allocated: o.Allocated,
+		Reserved:  o.Reserved, Allocated: o.Allocated,
 		DeviceFree: o.DeviceFree, Total: tr.Meta.DeviceTotal, Limit: rec.Limit, LargestFree: o.LargestFree, GPU: tr.Device,
 	}
 	if o.DeviceFree == math.MaxInt64 && tr.Meta.DeviceTotal > 0 {

@@ -50,6 +50,7 @@ func (e *environment) addDevice(cmd *cobra.Command) {
 func (e *environment) addTrace(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.IntVar(&e.device, "device", -1, "device number `N` in a snapshot of several (default: the busiest)")
+	f.Lookup("device").DefValue = "0" // the text says what holds
 	f.StringVar(&e.torch, "torch", "", "PyTorch `VERSION` whose rules hold (default: as recorded, else "+conf.Latest.String()+")")
 	f.StringVar(&e.sidecar, "sidecar", "", "the recording's sidecar `FILE` (default: NAME.json beside NAME.pickle)")
 }

@@ -89,7 +89,7 @@ torch.cuda.mem_get_info() calls free, or a line in a --catalogue FILE.
 		for _, p := range c.Profiles {
 			slices = append(slices, p.Name)
 		}
-		lines := strings.Split(wrap(strings.Join(slices, " "), 22, ""), "\n")
+		lines := strings.Split(wrap(strings.Join(slices, " "), 20, ""), "\n")
 		t.Row(c.Name, usable, lines[0])
 		for _, l := range lines[1:] {
 			t.Row("", "", l)

@@ -17,20 +17,26 @@ func newRecord(a *app) *cobra.Command {
 		Use:   "record",
 		Short: "Print the Python module that records a job",
 		Long: fmt.Sprintf(`Prints a small Python module that records what your program asks of its
-allocator, from before the model exists, and writes the snapshot and its sidecar
-at the end and at the first out-of-memory error:
+allocator, and writes the snapshot and its sidecar at the end and at the first
+out-of-memory error. Run the program under it, as it is:
 
     allocsim record -o %[1]s
-    # in your script, before anything touches the GPU:
+    python %[1]s -o job train.py --its --own --arguments
+    allocsim tune job.pickle            # job.json is found beside it
+
+or start it in the program, before the model exists, and mark iterations, which
+gives figures per iteration and finds leaks:
+
     import allocsim_record
-    allocsim_record.start("job")        # writes job.pickle and job.json
+    recorder = allocsim_record.start("job")
     for batch in loader:
         ...
-        allocsim_record.step()          # marks an iteration (optional)
+        recorder.step()
 
-It needs PyTorch 2.1 or newer and nothing else. Cost, measured on %[2]s:
-%.2[3]f µs an event, %.2[4]f µs with frames=True (Python stacks), which say who holds
-the memory; about %.0[5]f bytes of host memory and %.0[6]f bytes of file an event.`,
+It needs PyTorch 2.1 or newer and nothing else. Cost an event:
+%.2[3]f µs, %.2[4]f µs with frames=True (Python stacks, which say who holds the
+memory); about %.0[5]f bytes of host memory and %.0[6]f bytes of file.
+Measured on %[2]s.`,
 			record.FileName, record.Measured.Machine, plain, frames, record.Measured.HostBytes, record.Measured.FileBytes),
 		Example: `  allocsim record -o allocsim_record.py
   allocsim record > allocsim_record.py`,

@@ -25,7 +25,7 @@ runs a model, from the model's description: a built-in name (--list) or a YAML
 file. Each technique that saves memory is a flag, so it can be weighed before
 anything is run. The trace replays like a recording.`,
 		Example: `  allocsim synth bert-large --batch 8 --seq 256 --precision bf16-amp -o bert.csv
-  allocsim synth llama-7b --infer --batch 16 --seq 2048 --precision bf16 -o x.csv
+  allocsim synth llama-7b --infer --batch 16 --seq 512 --precision bf16 -o x.csv
   allocsim replay bert.csv --gpu "RTX 4090"`,
 		Args:              arguments(0, 1, "one MODEL"),
 		ValidArgsFunction: completeModel,
