@@ -1,9 +1,10 @@
 package synth
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -204,6 +205,9 @@ func Parse(text []byte) (Model, error) {
 	if err := yaml.UnmarshalStrict(text, &keys); err != nil {
 		return Model{}, fmt.Errorf("not a YAML mapping: %w", err)
 	}
+	if keys["family"] == nil {
+		return Model{}, fmt.Errorf("no family is given; one of %s", strings.Join(familyNames(), ", "))
+	}
 	family, _ := keys["family"].(string)
 	known, ok := families[family]
 	if !ok {
@@ -221,6 +225,10 @@ func Parse(text []byte) (Model, error) {
 	}
 	var m Model
 	if err := yaml.UnmarshalStrict(text, &m); err != nil {
+		var bad *json.UnmarshalTypeError
+		if errors.As(err, &bad) {
+			return Model{}, fmt.Errorf("%s: a %s where a value of type %s belongs", bad.Field, bad.Value, bad.Type)
+		}
 		return Model{}, fmt.Errorf("reading the description: %w", err)
 	}
 	m.defaults()
@@ -445,16 +453,4 @@ func (m Model) Params() int64 {
 		return n + last*6*last + 2*6*last + 6*last*mid + mid + mid*m.Classes + m.Classes
 	}
 	return 0
-}
-
-// jsonKeys lists a struct's JSON names, for messages.
-func jsonKeys(v any) []string {
-	t := reflect.TypeOf(v)
-	var keys []string
-	for i := range t.NumField() {
-		if name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ","); name != "" && name != "-" {
-			keys = append(keys, name)
-		}
-	}
-	return keys
 }

@@ -86,9 +86,8 @@ const (
 	// KeepOutputs appends the model's output (the logits) of every step to a
 	// list.
 	KeepOutputs Fault = "keep-outputs"
-	// KeepGraph appends the loss of every step to a list without running
-	// backward on it (a validation loop without no_grad), so that no graph is
-	// ever freed.
+	// KeepGraph appends the loss of every step to a list and runs backward with
+	// retain_graph=True, so that no graph is ever freed.
 	KeepGraph Fault = "keep-graph"
 	// NewOptimizer makes a new optimizer every step: the states are allocated
 	// anew each time, after the old ones have gone.
@@ -335,6 +334,10 @@ func (o Options) Validate() error {
 		return fmt.Errorf("precision %s: for inference only; train with fp32, fp16-amp, bf16-amp or bf16", o.Precision)
 	case o.SkippedSteps > 0 && o.Precision != FP16AMP:
 		return fmt.Errorf("skipped_steps %d: only the loss scaler of fp16-amp skips steps", o.SkippedSteps)
+	case o.Fault == KeepGraph && o.Checkpoint != "" && o.Checkpoint != NoCheckpoint:
+		return fmt.Errorf("fault %s with checkpoint %s: a checkpointed graph keeps no activations; not modelled", o.Fault, o.Checkpoint)
+	case o.Fault == KeepGraph && o.Zero >= 2:
+		return fmt.Errorf("fault %s with zero %d: not modelled", o.Fault, o.Zero)
 	case pp > 1 && o.Fault != "" && o.Fault != NoFault:
 		return fmt.Errorf("fault %s: not modelled in a pipeline", o.Fault)
 	}

@@ -123,6 +123,13 @@ type fsdp struct {
 	scatter *eager.Tensor // input of the last reduce-scatter, freed by the next
 }
 
+// The streams on which fully_shard allocates besides the default one: the
+// copy-in of all-gathers and the reduce-scatters.
+const (
+	gatherStream = 1
+	reduceStream = 2
+)
+
 type shardUnit struct {
 	full   []*eager.Tensor // what the model computes with
 	shards []*eager.Tensor // what the optimizer updates
@@ -182,7 +189,7 @@ func (f *fsdp) start(u *shardUnit) {
 	for i, p := range u.full {
 		n += f.padded(u, i) * p.DType.Size()
 	}
-	u.gather = f.e.Buffer(eager.I8, n)
+	f.e.OnStream(gatherStream, func() { u.gather = f.e.Buffer(eager.I8, n) })
 }
 
 // unshard waits for a unit's all-gather and copies the parameters out of its
@@ -256,6 +263,13 @@ func (f *fsdp) reduce(u *shardUnit) {
 	for _, p := range u.full {
 		p.FreeGrad()
 	}
+	e.OnStream(reduceStream, func() { f.shardGrads(u, dt, n) })
+}
+
+// shardGrads makes the result of a reduce-scatter of n elements the gradients
+// of a unit's shards.
+func (f *fsdp) shardGrads(u *shardUnit, dt eager.DType, n int64) {
+	e := f.e
 	e.Do(func() {
 		out := e.Empty(dt, n/f.ranks)
 		out = e.To(out, u.shards[0].DType)

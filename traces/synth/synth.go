@@ -108,7 +108,7 @@ func (p *program) notes() []string {
 	add(conv, "cuDNN workspaces follow a rule fitted to NCHW convolutions on an H200; other shapes, channels_last and benchmark mode differ, which moves reserved memory more than allocated.")
 	add(!hopper, fmt.Sprintf("Library workspaces and attention kernels of %s are from source knowledge; only the H200 has recordings.", o.GPU))
 	add(o.GPU == "h100", "The H100 is taken to behave as the H200, which has the recordings.")
-	add(o.DP > 1, "The trace is rank 0's, all on one stream; collectives on streams of their own can reserve more.")
+	add(o.DP > 1, "The trace is rank 0's.")
 	add(o.TP > 1, "Tensor parallelism shards heads, MLP and vocabulary; all-reduces work in place and the loss is computed on the rank's part of the vocabulary.")
 	add(o.PP > 1, fmt.Sprintf("The trace is pipeline stage %d of %d under a 1F1B schedule; send and receive buffers are counted, their overlap with compute is not.", o.PPRank, o.PP))
 	add(o.Zero >= 2, "Sharding follows fully_shard (each block one unit, the rest one unit, one block prefetched in backward); from source knowledge, no recording.")

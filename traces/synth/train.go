@@ -22,8 +22,8 @@ type program struct {
 	marks  []mark
 
 	prevLoss *eager.Tensor
-	held     []*eager.Tensor // the batch that a loop variable holds
-	kept     []*eager.Tensor // what a fault keeps
+	held     [3]*eager.Tensor // input, labels and mask that loop variables hold
+	kept     []*eager.Tensor  // what a fault keeps
 	old      []*optimizer
 }
 
@@ -206,19 +206,23 @@ func (p *program) nextBatch() batch {
 	if !p.o.HoldBatch {
 		return b
 	}
+	// Each name gives its old tensor up when the new one is there.
+	hold := func(i int, t *eager.Tensor) {
+		if t == nil {
+			return
+		}
+		e.Keep(e.Retain(t))
+		if p.held[i] != nil {
+			p.held[i].Release()
+		}
+		p.held[i] = t
+	}
+	hold(0, b.x)
 	if b.y == nil {
 		b.y = e.Empty(eager.I64, items)
+		hold(1, b.y)
 	}
-	held := make([]*eager.Tensor, 0, 3)
-	for _, t := range []*eager.Tensor{b.x, b.y, b.mask} {
-		if t != nil && (len(held) == 0 || t != held[0]) {
-			held = append(held, e.Keep(e.Retain(t)))
-		}
-	}
-	for _, t := range p.held {
-		t.Release()
-	}
-	p.held = held
+	hold(2, b.mask)
 	return b
 }
 
@@ -241,29 +245,29 @@ func (p *program) micro() {
 	var loss *eager.Tensor
 	p.amp(func() {
 		loss = p.forward()
+		if o.Accumulate > 1 {
+			l := e.MulScalar(loss)
+			e.Drop(loss)
+			loss = l
+		}
 	})
-	if o.Accumulate > 1 {
-		l := e.MulScalar(loss)
-		e.Drop(loss)
-		loss = l
-	}
 	if p.prevLoss != nil {
 		p.prevLoss.Release()
 	}
 	p.prevLoss = e.Keep(loss)
-	if o.Fault == KeepGraph {
+	retain := o.Fault == KeepGraph
+	if retain {
 		p.kept = append(p.kept, loss)
 		p.prevLoss = nil
-		return
 	}
 	e.Phase("backward")
 	if p.fsdp != nil {
 		p.fsdp.beginBackward()
 	}
 	if p.scaler != nil {
-		e.Do(func() { e.Backward(p.scaler.scaled(loss), nil, false) })
+		e.Do(func() { e.Backward(p.scaler.scaled(loss), nil, retain) })
 	} else {
-		e.Backward(loss, nil, false)
+		e.Backward(loss, nil, retain)
 	}
 	if p.fsdp != nil {
 		p.fsdp.endBackward()
@@ -306,7 +310,7 @@ func (p *program) zeroGrad() {
 	for _, t := range p.net.parameters() {
 		t.FreeGrad()
 	}
-	if p.fsdp != nil {
+	if p.fsdp != nil && p.opt != nil {
 		p.opt.zeroGrad()
 	}
 }
@@ -326,9 +330,7 @@ func (p *program) train() {
 				p.micro()
 			}
 		}
-		if o.Fault != KeepGraph {
-			p.update()
-		}
+		p.update()
 		if o.EmptyCacheEvery > 0 && (step+1)%o.EmptyCacheEvery == 0 {
 			e.EmptyCache()
 		}

@@ -115,6 +115,19 @@ func (c convShape) matrix() bool {
 	return c.r == 1 && c.s == 1 && c.stride == 1 && c.oh*c.ow%4 == 0
 }
 
+// transposes reports that a pointwise layer on an odd map of fewer than 2^20
+// weights runs on transposed copies.
+func (c convShape) transposes(gradient bool) bool {
+	const some = 100_000 // weights
+	switch {
+	case !c.dt.Half():
+		return false
+	case gradient:
+		return c.b >= 96 && c.c*c.k >= some
+	}
+	return c.k > c.c || c.c*c.k >= some
+}
+
 // forward is the workspace of the forward kernel, or of the input-gradient
 // kernel.
 func (c convShape) forward(gradient bool) int64 {
@@ -130,7 +143,7 @@ func (c convShape) forward(gradient bool) int64 {
 		return 0
 	case c.few() && c.r < 7, c.few() && c.r >= 16 && !half && c.b >= 16:
 		return 0
-	case c.r == 1 && c.stride == 1 && !c.wide() && (gradient || !half):
+	case c.r == 1 && c.stride == 1 && !c.wide() && !c.transposes(gradient):
 		return 0
 	case c.few() && half:
 		return c.nhwc(8)
@@ -159,21 +172,43 @@ func (c convShape) weight(sms int64) int64 {
 			}
 			return ws
 		}
-		if !half && c.k < c.c && part >= 3*(x+y)/2 {
+		if c.outgrown(part, x+y) {
 			return c.nhwc(0) + c.splitTiles(sms)
 		}
 		return part
-	case c.r == 1 && c.stride == 1 && !half && !c.wide():
+	case c.r == 1 && c.stride == 1 && !c.wide():
+		x, y, _ := c.bytes(0)
+		switch {
+		case half && c.k > c.c && c.b < 128:
+			return part
+		case half:
+			return c.nhwc(0)
+		case c.outgrown(part, x+y):
+			return c.nhwc(0) + c.splitTiles(sms)
+		}
 		return part
 	case c.few():
 		return c.firstWeight()
 	case c.r == 1:
-		if half && c.stride > 1 && c.b >= 64 {
+		switch {
+		case half && c.stride > 1 && c.b >= 64:
 			return c.nhwc(0) + 3*fp32
+		case !half && c.stride > 1:
+			return c.nhwc(0) + c.splitTiles(sms)
 		}
 		return c.nhwc(0)
 	}
 	return c.nhwc(0) + c.splitTiles(sms)
+}
+
+// outgrown reports that one fp32 partial per image would be so large that cuDNN
+// takes transposed copies instead.
+func (c convShape) outgrown(part, xy int64) bool {
+	least := int64(448)
+	if c.k > c.c {
+		least = 896
+	}
+	return !c.dt.Half() && part >= 3*xy/2 && c.b*c.oh >= least
 }
 
 // splitTiles is the fp32 partial tiles of a weight gradient, a product with
@@ -187,6 +222,9 @@ func (c convShape) splitTiles(sms int64) int64 {
 	tiles := ceilDiv(c.k, tile) * ceilDiv(c.c*c.r*c.s, tile)
 	splits := sms / tiles
 	sum := c.b * c.oh * c.ow
+	if c.r == 1 && c.stride > 1 {
+		splits = min(splits, sum/1024)
+	}
 	switch {
 	case c.dt.Half() && sum < 25_000:
 		return 0

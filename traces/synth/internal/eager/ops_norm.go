@@ -63,12 +63,10 @@ func (e *Engine) BatchNorm(x, w, b *Tensor, training bool) *Tensor {
 			inv := e.Empty(F32, x.Dim(1))
 			n.save(mean, inv)
 		} else if x.DType == BF16 {
-			// cuDNN does not take bf16; the native kernel wants the inverse
-			// deviation, and 16-bit statistics in fp32.
+			// cuDNN does not take bf16; the native kernel makes mean and
+			// inverse deviation in fp32.
 			e.Empty(F32, x.Dim(1))
-			if w.DType.Half() {
-				e.Empty(F32, x.Dim(1))
-			}
+			e.Empty(F32, x.Dim(1))
 		}
 		n.done(func(bk *Back) {
 			for i := range bk.n.saved {
