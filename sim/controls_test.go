@@ -23,7 +23,7 @@ func TestControls(t *testing.T) {
 		{"a remainder of exactly 1 MiB is split", "malloc.go", "split = rem > smallSize", "split = rem >= smallSize"},
 		{"a request of 10 MiB takes a 20 MiB segment", "rounding.go", "case size < minLargeAlloc:", "case size <= minLargeAlloc:"},
 		{"a request of 1 MiB counts as large", "malloc.go", "p.set(r.Pool, size <= smallSize, r.Stream)", "p.set(r.Pool, size < smallSize, r.Stream)"},
-		{"first fit instead of best fit", "malloc.go", "i := s.lowerBound(size)", firstFit},
+		{"first fit instead of best fit", "malloc.go", "i, at := s.lowerBound(size)", firstFit},
 		{"highest instead of lowest address", "freeset.go", "if blocks[y].addr < blocks[x].addr {", "if blocks[y].addr > blocks[x].addr {"},
 		{"garbage collection takes only blocks older than the average", "release.go", "float64(age) < oldest", "float64(age) <= oldest"},
 		{"no walk over expandable blocks", "expandable.go", "for p.blocks[i].seg != noSeg {\n\t\t// Only", "for false {\n\t\t// Only"},
@@ -69,8 +69,16 @@ func TestControls(t *testing.T) {
 }
 
 const firstFit = `var i uint32
+	var at place
 	for _, k := range s.appendSorted(nil, p.blocks, size, func(*block) bool { return true }) {
 		if i == 0 || p.blocks[k].addr < p.blocks[i].addr {
 			i = k
+		}
+	}
+	if i != 0 {
+		g, c := classOf(p.blocks[i].size)
+		at = place{uint8(g), uint8(c), 0}
+		for s.buckets[g][c][at.class].size != p.blocks[i].size {
+			at.class++
 		}
 	}`

@@ -44,14 +44,20 @@ func classOf(size int64) (group, sub int) {
 	return l - 5, int(u>>(uint(l)-6)) & 63
 }
 
+// place is where a block's size class is: removing the block needs no search.
+type place struct {
+	group, sub uint8
+	class      int32 // index in the bucket
+}
+
 // lowerBound returns the first block in (size, address) order whose size is
-// at least size; 0 if there is none.
-func (s *freeSet) lowerBound(size int64) uint32 {
+// at least size, with its place; 0 if there is none.
+func (s *freeSet) lowerBound(size int64) (uint32, place) {
 	g, c := classOf(size)
 	if s.subs[g]>>uint(c)&1 != 0 {
-		for _, e := range s.buckets[g][c] {
+		for k, e := range s.buckets[g][c] {
 			if e.size >= size {
-				return e.root
+				return e.root, place{uint8(g), uint8(c), int32(k)}
 			}
 		}
 	}
@@ -60,17 +66,18 @@ func (s *freeSet) lowerBound(size int64) uint32 {
 
 // firstAfter returns the first block of the first non-empty bucket behind
 // bucket c of group g; 0 if there is none.
-func (s *freeSet) firstAfter(g, c int) uint32 {
+func (s *freeSet) firstAfter(g, c int) (uint32, place) {
 	m := s.subs[g] &^ (uint64(1)<<uint(c+1) - 1)
 	if m == 0 {
 		gm := s.groups &^ (uint64(1)<<uint(g+1) - 1)
 		if gm == 0 {
-			return 0
+			return 0, place{}
 		}
 		g = bits.TrailingZeros64(gm)
 		m = s.subs[g]
 	}
-	return s.buckets[g][bits.TrailingZeros64(m)][0].root
+	c = bits.TrailingZeros64(m)
+	return s.buckets[g][c][0].root, place{group: uint8(g), sub: uint8(c)}
 }
 
 // reset empties the set and keeps its buckets.
@@ -117,28 +124,34 @@ func (s *freeSet) insert(blocks []block, i uint32) {
 
 // remove takes block i, which must be in the set, out of it.
 func (s *freeSet) remove(blocks []block, i uint32) {
-	b := &blocks[i]
-	s.len--
-	g, c := classOf(b.size)
-	bk := &s.buckets[g][c]
+	size := blocks[i].size
+	g, c := classOf(size)
+	bk := s.buckets[g][c]
 	k := 0
-	for (*bk)[k].size != b.size {
+	for bk[k].size != size {
 		k++
 	}
-	e := &(*bk)[k]
+	s.removeAt(blocks, i, place{uint8(g), uint8(c), int32(k)})
+}
+
+// removeAt takes block i, whose size class is at a place, out of the set.
+func (s *freeSet) removeAt(blocks []block, i uint32, at place) {
+	b := &blocks[i]
+	s.len--
+	bk := &s.buckets[at.group][at.sub]
+	e := &(*bk)[at.class]
 	if e.root == i {
-		if b.child != 0 {
+		switch {
+		case b.child != 0:
 			e.root = mergePairs(blocks, b.child)
-			return
-		}
-		if len(*bk) == 1 {
+		case len(*bk) == 1:
 			*bk = (*bk)[:0]
-			if s.subs[g] &^= 1 << uint(c); s.subs[g] == 0 {
-				s.groups &^= 1 << uint(g)
+			if s.subs[at.group] &^= 1 << at.sub; s.subs[at.group] == 0 {
+				s.groups &^= 1 << at.group
 			}
-			return
+		default:
+			*bk = slices.Delete(*bk, int(at.class), int(at.class)+1)
 		}
-		*bk = slices.Delete(*bk, k, k+1)
 		return
 	}
 	if p := &blocks[b.parent]; p.child == i {
@@ -170,7 +183,8 @@ func (s *freeSet) next(blocks []block, i uint32) uint32 {
 			break
 		}
 	}
-	return s.firstAfter(g, c)
+	n, _ := s.firstAfter(g, c)
+	return n
 }
 
 // lowestAbove returns the block with the lowest address above addr in the heap

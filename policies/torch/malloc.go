@@ -39,10 +39,11 @@ func (p *Policy) findFree(s *streamSet, size int64) uint32 {
 	if p.collects {
 		s.pool.calls++
 	}
-	i := s.lowerBound(size)
+	i, at := s.lowerBound(size)
 	if i == 0 {
 		return 0
 	}
+	first := i
 	if b := &p.blocks[i]; b.seg != noSeg {
 		if p.conf.ExpandableSegments {
 			i = p.walkExpandable(s, i)
@@ -60,7 +61,11 @@ func (p *Policy) findFree(s *streamSet, size int64) uint32 {
 	} else if bs >= size+p.conf.MaxNonSplitRounding {
 		return 0
 	}
-	s.remove(p.blocks, i)
+	if i == first {
+		s.removeAt(p.blocks, i, at)
+	} else {
+		s.remove(p.blocks, i)
+	}
 	return i
 }
 
