@@ -222,11 +222,11 @@ func (p *Policy) mapPages(i uint32, n int64) (bool, error) {
 		b.next, b.size = r, size
 		p.insertUnmapped(s, r)
 	}
-	if b.prev != 0 {
-		p.absorb(s, i, b.prev)
+	if j := b.prev; j != 0 && p.blocks[j].state == free {
+		p.absorb(s, i, j)
 	}
-	if b.next != 0 {
-		p.absorb(s, i, b.next)
+	if j := b.next; j != 0 && p.blocks[j].state == free {
+		p.absorb(s, i, j)
 	}
 	p.insertFree(s, i)
 	p.total += size

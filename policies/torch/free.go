@@ -85,17 +85,13 @@ func (p *Policy) freeBlock(s *streamSet, i uint32) {
 	size, req := b.size, b.req
 	// inactive_split changes once, by the net effect (spec A4.2).
 	var n, bytes int64
-	if b.prev != 0 {
-		if sub := p.absorb(s, i, b.prev); sub > 0 {
-			n--
-			bytes -= sub
-		}
+	if j := b.prev; j != 0 && p.blocks[j].state == free {
+		n--
+		bytes -= p.absorb(s, i, j)
 	}
-	if b.next != 0 {
-		if sub := p.absorb(s, i, b.next); sub > 0 {
-			n--
-			bytes -= sub
-		}
+	if j := b.next; j != 0 && p.blocks[j].state == free {
+		n--
+		bytes -= p.absorb(s, i, j)
 	}
 	p.insertFree(s, i)
 	if b.seg == noSeg {
@@ -114,24 +110,23 @@ func (p *Policy) freeBlock(s *streamSet, i uint32) {
 	}
 }
 
+// change increases or decreases a stat by x. There is no branch on the sign,
+// which no predictor could guess.
 func change(a *policies.StatArray, c policies.Class, x int64) {
-	if x > 0 {
-		a.Add(c, x)
-	} else if x < 0 {
-		a.Sub(c, -x)
+	for _, t := range [...]*policies.Stat{&a[policies.All], &a[c]} {
+		t.Current += x
+		t.Allocated += max(x, 0)
+		t.Peak = max(t.Peak, t.Current)
 	}
 }
 
 // absorb merges the free neighbour j into i, which is in no set, and returns
-// j's size; 0 if j is not free.
+// j's size.
 func (p *Policy) absorb(s *streamSet, i, j uint32) int64 {
-	nb := &p.blocks[j]
-	if nb.state != free {
-		return 0
-	}
 	s.remove(p.blocks, j)
+	size := p.blocks[j].size
 	p.join(i, j)
-	return nb.size
+	return size
 }
 
 // join makes i cover its neighbour j too and drops j.
