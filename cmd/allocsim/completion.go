@@ -24,6 +24,8 @@ var completions = map[string]cobra.CompletionFunc{
 	"fail-on": completeAlert,
 	"vary":    values("batch", "seq"),
 	"engine":  values("torch", "cuda", "sim"),
+	"kind":    fixed(kindNames),
+	"x":       values("time", "events"),
 
 	"precision":  values("fp32", "fp16-amp", "bf16-amp", "bf16", "fp16", "int8"),
 	"optimizer":  values("sgd", "adam", "adamw", "adafactor", "adam8bit"),

@@ -144,7 +144,14 @@ func (a *app) showDiagnosis(r diagnose.Report, words bool) error {
 	row("outside this allocator", n.Outside)
 	row("other processes", n.OtherProcesses)
 	row("largest free block", n.LargestFree)
-	row("short even without waste", n.Short)
+	// Below a limit, the room on the device says nothing.
+	if n.Short != nil && r.Verdict != diagnose.Limit {
+		if *n.Short > 0 {
+			row("short even without waste", n.Short)
+		} else {
+			t.Row("to spare without waste", size(-*n.Short))
+		}
+	}
 	if err := a.print(t); err != nil {
 		return err
 	}

@@ -52,6 +52,6 @@ Measured on %[2]s.`,
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&out, "output", "o", "", "write to a file (it must be called "+record.FileName+")")
+	cmd.Flags().StringVarP(&out, "output", "o", "", "write to `FILE` (it must be called "+record.FileName+")")
 	return cmd
 }

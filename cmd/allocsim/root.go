@@ -31,6 +31,7 @@ allocator policy, on any size of device, and answers:
       allocsim diagnose error.log
 
 To record a job: allocsim record --help`,
+		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          unknownCommand,

@@ -79,15 +79,15 @@ of tolerance.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Engine, "engine", "", "cuda, torch or sim (default: cuda where there is a GPU and it is built in, else sim)")
+	f.StringVar(&o.Engine, "engine", "", "`ENGINE` cuda, torch or sim (default: cuda where there is a GPU and it is built in, else sim)")
 	f.Var(&card, "card", "emulate a card with so many bytes free")
-	f.Float64Var(&o.Tolerance, "tolerance", 0, "largest deviation that passes, in percent")
-	f.StringVar(&junit, "junit", "", "also write the result as JUnit XML")
+	f.Float64Var(&o.Tolerance, "tolerance", 0, "largest deviation that passes, in `PERCENT`")
+	f.StringVar(&junit, "junit", "", "also write the result to `FILE` as JUnit XML")
 	f.BoolVar(&o.Force, "force", false, "use a card that other processes use")
 	f.Var(&reserve, "reserve", "free memory of the card that is never taken")
-	f.IntVar(&o.Device, "cuda-device", 0, "number of the CUDA device")
-	f.StringVar(&o.Python, "python", "", "Python of the engine torch (default python3)")
-	f.StringVar(&cost, "save-cost", "", "measure what driver calls cost here and write the table")
+	f.IntVar(&o.Device, "cuda-device", 0, "CUDA device `N`")
+	f.StringVar(&o.Python, "python", "", "`PYTHON` of the engine torch (default python3)")
+	f.StringVar(&cost, "save-cost", "", "measure what driver calls cost here and write `FILE`")
 	env.addPolicy(cmd)
 	env.addDevice(cmd)
 	return cmd

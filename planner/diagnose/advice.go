@@ -93,6 +93,9 @@ func (d *diagnosis) nextForTorch() {
 		command = "allocsim plan " + trace
 	case Limit:
 		command = "allocsim replay " + trace
+		if d.has(Fragmentation) {
+			command = "allocsim tune " + trace
+		}
 	default:
 		command = "allocsim tune " + trace
 	}
