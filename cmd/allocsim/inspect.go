@@ -68,7 +68,7 @@ the segments it has.`,
 				holders := append([]inspect.Holder{}, inspect.Top(tr).Holders...)
 				out.Top = &holders
 			}
-			return a.showInspect(tr, &out, rows)
+			return a.showInspect(tr, &out, rows, int64(env.capacity))
 		},
 	}
 	env.addTrace(cmd)
@@ -81,7 +81,7 @@ the segments it has.`,
 	return cmd
 }
 
-func (a *app) showInspect(tr *traces.Trace, s *inspection, rows int) error {
+func (a *app) showInspect(tr *traces.Trace, s *inspection, rows int, capacity int64) error {
 	if a.json {
 		return a.printJSON(s)
 	}
@@ -155,8 +155,15 @@ func (a *app) showInspect(tr *traces.Trace, s *inspection, rows int) error {
 		if len(*s.Leaks) == 0 {
 			a.printf("none found\n")
 		}
+		var out, each int64
 		for _, l := range *s.Leaks {
-			a.printf("%s\n", wrap(l.String(), 80, "    "))
+			a.printf("%s an iteration at %s\n", size(l.BytesPerIteration), tail(l.Where, 50))
+			a.printf("    %s from %s on, left by %d of %d iterations\n", plural(l.Blocks, "block"), millis(float64(l.SinceUS)), l.Iterations, s.Iterations)
+			out, each = l.ProjectedOOMUS, each+l.BytesPerIteration
+		}
+		if out > 0 {
+			a.printf("%s are used up in about %s, %s from the start\n", size(capacity),
+				plural(int(max(0, capacity-s.Peak.Allocated)/each), "iteration"), millis(float64(out)))
 		}
 	}
 	if s.Top != nil {

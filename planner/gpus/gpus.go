@@ -221,7 +221,7 @@ func (c Card) Assess(reservedPeak int64) Assessment {
 	switch {
 	case reservedPeak > high:
 		a.Verdict = No
-		a.Reason = fmt.Sprintf("needs %s more than the card can give", bytesize.Format(reservedPeak-high))
+		a.Reason = fmt.Sprintf("needs %s more than the card can give at best", bytesize.Format(reservedPeak-high))
 	case c.Unified():
 		a.Verdict = Tight
 		a.Reason = "the memory is shared with the host: what is free decides, not the total"
