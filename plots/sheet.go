@@ -58,7 +58,7 @@ var dark = &theme{
 	slack: rgb(0x46301f), live: rgb(0x1e4660),
 	alarm: rgb(0xff6f91), retry: rgb(0xe3a3c7),
 	stranded: rgb(0xc2722b), cached: rgb(0x3a3f45),
-	life:   [4]color.RGBA{rgb(0x1d4d6b), rgb(0x2a7fb0), rgb(0x56b4e9), rgb(0xc4e4f7)},
+	life:   [4]color.RGBA{rgb(0x255d80), rgb(0x2f86b8), rgb(0x5fb6ea), rgb(0xa3d5f3)},
 	series: []color.RGBA{rgb(0x56b4e9), rgb(0xf28e4a), rgb(0x2fc08f), rgb(0xe3a3c7), rgb(0xf0c04a), rgb(0x3d8fd1), rgb(0xb4b8bd)},
 	good:   rgb(0x2fc08f),
 }

@@ -19,6 +19,7 @@ import (
 	"gonum.org/v1/plot/vg"
 
 	"allocsim/planner"
+	"allocsim/planner/gpus"
 	"allocsim/plots"
 	"allocsim/policies"
 	"allocsim/policies/torch"
@@ -38,6 +39,7 @@ type plotting struct {
 	dark          bool
 	title         string
 	noFooter      bool
+	rows          int
 }
 
 // plotted is the JSON of plot.
@@ -58,9 +60,25 @@ func newPlot(a *app) *cobra.Command {
 		Long: `Draws one figure, ready for a paper or a report:
 
   timeline       reserved, allocated and active bytes over time, limit, OOMs
-`,
+  map            what lay where: address over time, stranded space
+  fragmentation  what reserved memory consists of over time
+  sizes          how often each size is asked for; what rounding costs
+  compare        several allocators side by side against the bound
+  pareto         what less memory costs: peak against time in driver calls
+  fit            which cards fit under which setting, and what is left
+
+Without --conf and --policy the recorded setting is shown; with several of them
+each has its panel, bar or column, in the order given (settings first), and
+--best adds the setting that tune finds. --width and --height are sizes on
+paper (text keeps a readable size on it) or pixels.
+
+A small line at the bottom says how to make the figure again: the command, the
+hash of the input, the program's version. The same command gives the same
+bytes.`,
 		Example: `  allocsim plot snapshot.pickle --kind timeline -o timeline.png
-  allocsim plot snapshot.pickle --kind timeline --best -o before-and-after.svg`,
+  allocsim plot snapshot.pickle --kind timeline --best -o before-and-after.svg
+  allocsim plot snapshot.pickle --kind map --x events --dark -o map.png --width 1920px --height 1080px
+  allocsim plot snapshot.pickle --kind compare --policy torch --policy bfc --policy packing -o compare.pdf`,
 		Args: arguments(1, 1, "one TRACE (a snapshot, CSV, Parquet …; - is standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error { return p.run(cmd, args[0]) },
 	}
@@ -77,6 +95,7 @@ func newPlot(a *app) *cobra.Command {
 	f.BoolVar(&p.dark, "dark", false, "light on dark")
 	f.StringVar(&p.title, "title", "", "`TEXT` in place of the usual title")
 	f.BoolVar(&p.noFooter, "no-footer", false, "leave out the line that says how the figure was made")
+	f.IntVar(&p.rows, "rows", 16, "with --kind fit: most rows of cards")
 	p.env.addDevice(cmd)
 	return cmd
 }
@@ -167,7 +186,13 @@ func (p *plotting) run(cmd *cobra.Command, path string) error {
 
 // kinds are the kinds of figure and how their data are made.
 var kinds = map[string]func(*canvas) (plots.Figure, error){
-	"timeline": (*canvas).timeline,
+	"timeline":      (*canvas).timeline,
+	"map":           (*canvas).addresses,
+	"fragmentation": (*canvas).fragmentation,
+	"sizes":         (*canvas).sizes,
+	"compare":       (*canvas).compare,
+	"pareto":        (*canvas).pareto,
+	"fit":           (*canvas).fit,
 }
 
 func kindNames() []string {
@@ -307,6 +332,136 @@ func (c *canvas) timeline() (plots.Figure, error) {
 	return fig, nil
 }
 
+func (c *canvas) addresses() (plots.Figure, error) {
+	vs, err := c.variants()
+	if err != nil {
+		return nil, err
+	}
+	fig := &plots.Map{Source: c.source}
+	for _, v := range vs {
+		r := plots.NewSpaceRecorder(c.rec.Trace, v.spec, c.axis, 1, true)
+		if _, err := c.simulate(v, r); err != nil {
+			return nil, err
+		}
+		fig.Runs = append(fig.Runs, plots.MapRun{Name: v.name, Layout: r.Layout()})
+	}
+	return fig, nil
+}
+
+func (c *canvas) fragmentation() (plots.Figure, error) {
+	vs, err := c.variants()
+	if err != nil {
+		return nil, err
+	}
+	fig := &plots.Fragmentation{Source: c.source}
+	for _, v := range vs {
+		r := plots.NewSpaceRecorder(c.rec.Trace, v.spec, c.axis, plots.Columns, false)
+		if _, err := c.simulate(v, r); err != nil {
+			return nil, err
+		}
+		fig.Runs = append(fig.Runs, plots.FragmentationRun{Name: v.name, Fragments: r.Fragments()})
+	}
+	return fig, nil
+}
+
+func (c *canvas) sizes() (plots.Figure, error) {
+	vs, err := c.variants()
+	if err != nil {
+		return nil, err
+	}
+	if len(vs) > 1 {
+		return nil, errors.New("--kind sizes shows one allocator; give one --conf or --policy")
+	}
+	r := plots.NewSizeRecorder()
+	if _, err := c.simulate(vs[0], r); err != nil {
+		return nil, err
+	}
+	marks, err := plots.SizeMarks(vs[0].spec, c.env.version(c.rec.Trace))
+	if err != nil {
+		return nil, err
+	}
+	return &plots.Sizes{Source: c.source, Policy: vs[0].name, Bins: r.Bins(), Marks: marks}, nil
+}
+
+func (c *canvas) compare() (plots.Figure, error) {
+	vs, err := c.variants("torch:expandable_segments:True", "bfc", "cupy", "rmm-pool", "direct")
+	if err != nil {
+		return nil, err
+	}
+	fig := &plots.Compare{Source: c.source, Bound: sim.Bound(c.rec.Trace)}
+	bar := c.env.a.progress("simulating", "runs")
+	defer bar.Done()
+	for i, v := range vs {
+		res, err := c.simulate(v)
+		if err != nil {
+			return nil, err
+		}
+		o := plots.OutcomeOf(v.name, res)
+		if res.Completed {
+			cfg := c.cfg
+			cfg.Policy = v.spec
+			span, err := sim.SampleSpan(c.ctx, c.rec.Trace, cfg, 0)
+			if err != nil {
+				return nil, err
+			}
+			o.Low, o.High = span.ReservedPeak[0], span.ReservedPeak[1]
+		}
+		fig.Limit = max(fig.Limit, limitOf(res))
+		fig.Outcomes = append(fig.Outcomes, o)
+		bar.Set(int64(i+1), int64(len(vs)))
+	}
+	return fig, nil
+}
+
+func (c *canvas) pareto() (plots.Figure, error) {
+	if len(c.confs)+len(c.names) > 0 {
+		return nil, errors.New("--kind pareto shows every setting that tune simulates; leave --conf and --policy out")
+	}
+	t, err := c.tune()
+	if err != nil {
+		return nil, err
+	}
+	c.notes = append(c.notes, t.Notes...)
+	return plots.ParetoOf(c.source, t), nil
+}
+
+func (c *canvas) fit() (plots.Figure, error) {
+	if len(c.confs)+len(c.names) == 0 {
+		c.best = true
+	}
+	vs, err := c.variants()
+	if err != nil {
+		return nil, err
+	}
+	fig := &plots.Fit{Source: c.source}
+	job := planner.Job{Trace: c.rec.Trace, Base: c.cfg, Recovered: c.rec}
+	for _, v := range vs {
+		_, safe, err := planner.SmallestCapacity(c.ctx, []planner.Job{job}, v.spec, 0)
+		if err != nil {
+			return nil, err
+		}
+		fig.Settings = append(fig.Settings, v.name)
+		fig.Needs = append(fig.Needs, safe)
+	}
+	cat, err := c.env.catalog()
+	if err != nil {
+		return nil, err
+	}
+	cards := cat.All()
+	if c.env.gpu != "" {
+		card, err := c.env.card()
+		if err != nil {
+			return nil, err
+		}
+		cards = append([]gpus.Card{card}, card.Slices()...)
+	}
+	fig.Cards = plots.FitCards(cards, fig.Needs, c.rows)
+	if len(fig.Cards) == 0 {
+		return nil, errors.New("the catalogue knows the memory of none of these cards")
+	}
+	return fig, nil
+}
+
 // limitOf is the bytes that a run's allocator could take; 0 = no limit.
 func limitOf(r *sim.Result) int64 {
 	if r.Limit > 0 && (r.Capacity == 0 || r.Limit < r.Capacity) {
@@ -368,6 +523,9 @@ func commandLine(cmd *cobra.Command, args []string) string {
 	words = append(words, args...)
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		name := "--" + f.Name
+		if f.Name == "quiet" || f.Name == "json" {
+			return // they change nothing in the file
+		}
 		if f.Name == "output" {
 			name = "-o"
 		}
