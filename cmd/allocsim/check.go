@@ -51,7 +51,10 @@ is inferred from its segment events and listed.`,
 
 func (a *app) showCheck(r *sim.CheckResult) error {
 	if a.json {
-		return a.printJSON(r)
+		// A list without entries is [], not null.
+		doc := *r
+		doc.Inferred, doc.Notes = append([]string{}, r.Inferred...), append([]string{}, r.Notes...)
+		return a.printJSON(doc)
 	}
 	verdict := "exact"
 	if !r.Exact {

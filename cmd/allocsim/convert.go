@@ -11,6 +11,14 @@ import (
 	"allocsim/traces/perfetto"
 )
 
+// conversion is the JSON of convert.
+type conversion struct {
+	Source string   `json:"source"`
+	File   string   `json:"file"`
+	Events int      `json:"events"`
+	Notes  []string `json:"notes"`
+}
+
 func newConvert(a *app) *cobra.Command {
 	env := &environment{a: a}
 	cmd := &cobra.Command{
@@ -42,7 +50,11 @@ said, and stays with the file where it has room for notes.`,
 			if err != nil {
 				return err
 			}
-			a.notes(append(tr.Notes, notes...))
+			notes = append(append([]string{}, tr.Notes...), notes...)
+			if a.json {
+				return a.printJSON(conversion{args[0], args[1], len(tr.Events), notes})
+			}
+			a.notes(notes)
 			return nil
 		},
 	}
@@ -78,5 +90,11 @@ func (e *environment) convertCurves(cmd *cobra.Command, in, out string) error {
 		{Name: "active", TimeUS: s.TimeUS, Value: s.Active},
 	}
 	opts := perfetto.Options{Process: "allocsim: " + cfg.Policy.String(), ClockUS: rec.Trace.Meta.ClockUS}
-	return formats.WriteFile(out, func(w io.Writer) error { return perfetto.Write(cmd.Context(), w, opts, tracks) })
+	if err := formats.WriteFile(out, func(w io.Writer) error { return perfetto.Write(cmd.Context(), w, opts, tracks) }); err != nil {
+		return err
+	}
+	if e.a.json {
+		return e.a.printJSON(conversion{in, out, len(rec.Trace.Events), append([]string{}, rec.Inferred...)})
+	}
+	return nil
 }

@@ -384,7 +384,7 @@ func (c *canvas) sizes() (plots.Figure, error) {
 }
 
 func (c *canvas) compare() (plots.Figure, error) {
-	vs, err := c.variants("torch:expandable_segments:True", "bfc", "cupy", "rmm-pool", "direct")
+	vs, err := c.variants("torch:expandable_segments:True", "cupy", "rmm-pool", "direct")
 	if err != nil {
 		return nil, err
 	}

@@ -75,7 +75,7 @@ of reserved memory (within --tolerance); time in driver calls; fewer options.
 	f.IntVar(&opts.Budget, "budget", planner.DefaultBudget, "most settings `N` to simulate")
 	f.Float64Var(&opts.Tolerance, "tolerance", planner.DefaultTolerance, "`SHARE` by which reserved peaks count as equal")
 	f.IntVar(&opts.Workers, "workers", 0, "`N` parallel simulations (default: one a processor)")
-	f.IntVar(&top, "top", 8, "candidates `N` to list")
+	f.IntVar(&top, "top", 5, "candidates `N` to list")
 	addFailOn(cmd, &failOn)
 	return cmd
 }
