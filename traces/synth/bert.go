@@ -7,7 +7,7 @@ import "allocsim/traces/synth/internal/eager"
 type bert struct {
 	net
 	word, pos, typ *eager.Tensor
-	posIDs, typIDs *eager.Tensor
+	posIDs, typIDs *eager.Tensor // typIDs is gathered from in begin
 	embNorm        norm
 	layers         []bertLayer
 	transform      lin
@@ -32,8 +32,8 @@ func newBERT(e *eager.Engine, m Model, o *Options) network {
 		n.pos = e.Param(n.dt, m.Positions, h)
 		n.typ = e.Param(n.dt, m.Types, h)
 		n.embNorm = n.layerNorm(h)
-		n.posIDs = e.Buffer(eager.I64, 1, m.Positions)
-		n.typIDs = e.Buffer(eager.I64, 1, m.Positions)
+		n.posIDs = n.buffer(eager.I64, 1, m.Positions)
+		n.typIDs = n.buffer(eager.I64, 1, m.Positions)
 	}
 	for i := n.lo; i < n.hi; i++ {
 		d := h / m.Heads

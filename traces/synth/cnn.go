@@ -17,9 +17,9 @@ type convLayer struct {
 func (n *net) convBN(in, out, k, stride, groups int64) convLayer {
 	c := n.convolution(in, out, k, stride, groups, false)
 	c.bnW, c.bnB = n.e.Param(n.dt, out), n.e.Param(n.dt, out)
-	n.e.Buffer(n.dt, out) // running mean
-	n.e.Buffer(n.dt, out) // running variance
-	n.e.Buffer(eager.I64) // num_batches_tracked
+	n.buffer(n.dt, out) // running mean
+	n.buffer(n.dt, out) // running variance
+	n.buffer(eager.I64) // num_batches_tracked
 	return c
 }
 

@@ -42,7 +42,7 @@ func newLlama(e *eager.Engine, m Model, o *Options) network {
 	if n.last {
 		n.final = rms()
 	}
-	n.invFreq = [2]*eager.Tensor{e.Buffer(eager.F32, d/2), e.Buffer(eager.F32, d/2)}
+	n.invFreq = [2]*eager.Tensor{n.buffer(eager.F32, d/2), n.buffer(eager.F32, d/2)}
 	for range 9 { // transformers initializes them a second time
 		e.Transient(2 * d)
 	}

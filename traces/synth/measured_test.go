@@ -16,6 +16,7 @@ import (
 // says how they were taken.
 type measured struct {
 	Name      string        `json:"name"`
+	Round     int           `json:"round"` // 1 to 3, see docs/synthetic.md
 	Model     string        `json:"model"`
 	Options   synth.Options `json:"options"`
 	Live      int64         `json:"live"` // requests rounded to 512
@@ -53,7 +54,7 @@ func TestMeasured(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			m := load(t, c.Model)
 			r := generate(t, m, c.Options)
-			if e := percent(r.LivePeak, c.Live); math.Abs(e) > 0.01 {
+			if e := percent(r.LivePeak, c.Live); math.Abs(e) > 0.1 {
 				t.Errorf("live peak %d, measured %d: %+.3f %%", r.LivePeak, c.Live, e)
 			}
 			// Requests of transformer training within 1 %; convolutions have

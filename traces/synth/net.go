@@ -27,6 +27,9 @@ type network interface {
 	head(h *eager.Tensor) *eager.Tensor
 	// loss makes the loss; keep is what the model returns besides it.
 	loss(logits *eager.Tensor, b batch) *eager.Tensor
+	// buffers are the model's tensors that are not parameters; sharding leaves
+	// them whole.
+	buffers() []*eager.Tensor
 	// blockParams are the parameters of block i, a unit of sharding.
 	blockParams(i int) []*eager.Tensor
 }
@@ -67,6 +70,7 @@ type net struct {
 	quant  bool  // int8 weights
 	ps     []*eager.Tensor
 	perBlk [][]*eager.Tensor
+	bufs   []*eager.Tensor
 	cache  *kvCache
 }
 
@@ -90,12 +94,20 @@ func newNet(e *eager.Engine, m Model, o *Options) net {
 }
 
 func (n *net) parameters() []*eager.Tensor       { return n.ps }
+func (n *net) buffers() []*eager.Tensor          { return n.bufs }
 func (n *net) blocks() int                       { return n.hi - n.lo }
 func (n *net) blockParams(i int) []*eager.Tensor { return n.perBlk[i] }
 func (n *net) add(ps ...*eager.Tensor)           { n.ps = append(n.ps, ps...) }
 func (n *net) addBlock(i int, ps ...*eager.Tensor) {
 	n.add(ps...)
 	n.perBlk[i] = append(n.perBlk[i], ps...)
+}
+
+// buffer makes a tensor that is not a parameter.
+func (n *net) buffer(dt eager.DType, shape ...int64) *eager.Tensor {
+	t := n.e.Buffer(dt, shape...)
+	n.bufs = append(n.bufs, t)
+	return t
 }
 
 // module runs f as a named module.

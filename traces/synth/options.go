@@ -330,6 +330,8 @@ func (o Options) Validate() error {
 		return errors.New("dp and zero: are modelled for training only")
 	case o.Zero >= 2 && o.PP > 1:
 		return fmt.Errorf("zero %d with pp %d: sharded parameters or gradients inside a pipeline are not modelled; use zero 0 or 1", o.Zero, o.PP)
+	case o.Zero >= 2 && o.Optimizer == Adafactor:
+		return fmt.Errorf("optimizer adafactor with zero %d: torch.optim.Adafactor does not run on sharded parameters", o.Zero)
 	case (o.Precision == FP16 || o.Precision == Int8) && o.Mode != Infer:
 		return fmt.Errorf("precision %s: for inference only; train with fp32, fp16-amp, bf16-amp or bf16", o.Precision)
 	case o.SkippedSteps > 0 && o.Precision != FP16AMP:

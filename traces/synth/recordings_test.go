@@ -159,6 +159,44 @@ func TestRecordings(t *testing.T) {
 	}
 }
 
+// TestRecordedPeaks holds programs that the options describe only in part: a
+// ResNet-50 whose loop also evaluates, and a loop that keeps every graph.
+func TestRecordedPeaks(t *testing.T) {
+	for _, c := range []struct {
+		dir, name, model string
+		o                synth.Options
+		tol              float64 // percent
+	}{
+		{"workloads", "resnet50_amp__default", "resnet50", synth.Options{Batches: []int64{64, 64, 64, 37, 64, 64, 21}, Steps: 7,
+			Precision: synth.FP16AMP, Optimizer: synth.SGD, SkippedSteps: 3, ZeroGradFirst: true, HoldBatch: true}, 0.3},
+		{"leak", "leak_outputs__leakpy", "resnet18", synth.Options{Batch: 16, Steps: 12, Optimizer: synth.SGD, Fault: synth.KeepGraph}, 1.2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			real := recording(t, c.dir, c.name)
+			made := generate(t, load(t, c.model), c.o)
+			if e := percent(made.LivePeak, livePeak(real)); e > c.tol || e < -c.tol {
+				t.Errorf("live peak off by %+.2f %%", e)
+			}
+		})
+	}
+}
+
+func livePeak(tr *traces.Trace) (peak int64) {
+	sizes := make([]int64, tr.NumBlocks)
+	var live int64
+	for _, e := range tr.Events {
+		switch e.Kind {
+		case traces.Alloc:
+			sizes[e.ID] = (e.Size + 511) / 512 * 512
+			live += sizes[e.ID]
+			peak = max(peak, live)
+		case traces.Free:
+			live -= sizes[e.ID]
+		}
+	}
+	return peak
+}
+
 // compare runs a trace through PyTorch's allocator and compares its peaks in
 // percent.
 func compare(t *testing.T, tr *traces.Trace, allocated, reserved int64, tolA, tolR float64) (a, r float64) {

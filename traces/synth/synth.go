@@ -120,14 +120,3 @@ func (p *program) notes() []string {
 	add(m.Name == "gpt3-175b", "GPT-3's alternating sparse attention is taken as dense.")
 	return n
 }
-
-// buffersOf are a network's non-parameter tensors, which sharding leaves whole.
-func buffersOf(n network) []*eager.Tensor {
-	if l, ok := n.(*llama); ok {
-		return l.invFreq[:]
-	}
-	if b, ok := n.(*bert); ok && b.posIDs != nil {
-		return []*eager.Tensor{b.posIDs, b.typIDs}
-	}
-	return nil
-}

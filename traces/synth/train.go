@@ -53,7 +53,7 @@ func (p *program) setup() {
 			}
 		}
 		e.Meta(func() { p.net = build(e, p.m, &inner) })
-		for _, b := range buffersOf(p.net) {
+		for _, b := range p.net.buffers() {
 			e.AllocStorage(b, 0)
 		}
 		p.fsdp = newFSDP(e, p.net, o, o.Precision.paramType())

@@ -294,6 +294,7 @@ func (b *book) perStep(x, y string, n int64) (string, error) {
 
 type measuredRun struct {
 	Name      string        `json:"name"`
+	Round     int           `json:"round"`
 	Model     string        `json:"model"`
 	Options   synth.Options `json:"options"`
 	Live      int64         `json:"live"`
@@ -354,15 +355,15 @@ func signed(p float64, n int) string {
 	return s + " %"
 }
 
-// measured is the table of predicted against real.
-func (b *book) measured(held bool) (string, error) {
+// measured is the table of predicted against real of a round of runs.
+func (b *book) measured(round int) (string, error) {
 	all, err := b.compareAll()
 	if err != nil {
 		return "", err
 	}
 	var w strings.Builder
 	for _, c := range all {
-		if (c.Predicted != 0) != held {
+		if c.Round != round {
 			continue
 		}
 		model := c.Model
@@ -397,7 +398,7 @@ func (b *book) measured(held bool) (string, error) {
 			size = fmt.Sprintf("%d×%d", o.Batch, o.Seq)
 		}
 		before := ""
-		if held {
+		if c.Predicted != 0 {
 			before = " " + signed(pct(c.Predicted, c.Live), 2) + " |"
 		}
 		mib := func(n int64) string { return fmt.Sprintf("%.1f", float64(n)/(1<<20)) }
@@ -411,7 +412,8 @@ func (b *book) measured(held bool) (string, error) {
 }
 
 // summary is median, 90th percentile and largest error in percent of a figure:
-// predicted (before the run), live, allocated, reserved or requests.
+// predicted2 and predicted3 (before the runs of that round), live, allocated,
+// reserved or requests.
 func (b *book) summary(what string) (string, error) {
 	all, err := b.compareAll()
 	if err != nil {
@@ -420,8 +422,8 @@ func (b *book) summary(what string) (string, error) {
 	var errs []float64
 	for _, c := range all {
 		switch what {
-		case "predicted":
-			if c.Predicted != 0 {
+		case "predicted2", "predicted3":
+			if fmt.Sprint("predicted", c.Round) == what {
 				errs = append(errs, math.Abs(pct(c.Predicted, c.Live)))
 			}
 		case "live":

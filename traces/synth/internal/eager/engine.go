@@ -37,6 +37,10 @@ type Device struct {
 	CuDNNAttention bool
 }
 
+// ErrTooLarge is wrapped by the error of a program that asks for a tensor
+// beyond any memory.
+var ErrTooLarge = errors.New("the program makes a tensor of more than 1 EB")
+
 // H200 is the device of all recordings.
 var H200 = Device{SMs: 132, GEMMWorkspace: 33554432, LtWorkspace: 1 << 20, CuDNNAttention: true}
 
@@ -95,7 +99,8 @@ func New(ctx context.Context, dev Device, maxEvents int) *Engine {
 }
 
 // Run runs program and returns the trace it made. The only errors are a
-// cancelled context, too many events, and what program returns.
+// cancelled context, too many events, a tensor beyond any memory, and what
+// program returns.
 func (e *Engine) Run(program func() error) (t *traces.Trace, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -205,6 +210,13 @@ func (e *Engine) Empty(dt DType, shape ...int64) *Tensor {
 }
 
 func (e *Engine) emptyStrided(dt DType, shape, stride []int64) *Tensor {
+	bytes := float64(dt.Size())
+	for _, n := range shape {
+		bytes *= float64(n)
+	}
+	if bytes > 1e18 {
+		panic(abort{fmt.Errorf("%w: %v elements of %d bytes", ErrTooLarge, shape, dt.Size())})
+	}
 	return e.newTensor(e.newStorage(numel(shape)*dt.Size()), dt, shape, stride)
 }
 
