@@ -94,8 +94,7 @@ func (p *Compare) draw(s *sheet) error {
 		for i, o := range p.Outcomes {
 			yTop := trY(float64(n - i))
 			rowH := yTop - trY(float64(n-i-1))
-			name := s.style(scale, th.text)
-			name.Font.Weight = bold
+			name := s.bold(scale, th.text)
 			facts := s.style(scale*0.95, th.muted)
 			text := fmt.Sprintf("%s reserved", bytesize.Format(o.Reserved))
 			if p.Bound > 0 {

@@ -49,8 +49,7 @@ func (f *Fit) draw(s *sheet) error {
 	s.legend([]key{{text: "fits", fill: fits}, {text: "tight: driver and libraries decide", fill: tight}, {text: "does not fit", fill: no}})
 	c := s.c
 	w, h := c.Max.X-c.Min.X, c.Max.Y-c.Min.Y
-	head := s.style(0.9, th.text)
-	head.Font.Weight = bold
+	head := s.bold(0.9, th.text)
 	name := s.style(0.95, th.text)
 	left, usable := vg.Length(0), name.Width("usable")
 	for _, card := range f.Cards {

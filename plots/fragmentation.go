@@ -65,8 +65,7 @@ func (f *Fragmentation) draw(s *sheet) error {
 		x := c.Min.X + vg.Length(i)*(w+pad)
 		cell := draw.Canvas{Canvas: c.Canvas, Rectangle: vg.Rectangle{Min: vg.Point{X: x, Y: c.Min.Y}, Max: vg.Point{X: x + w, Y: c.Max.Y}}}
 		if n > 1 {
-			sty := s.style(1.02, th.text)
-			sty.Font.Weight = bold
+			sty := s.bold(1.02, th.text)
 			cell.Max.Y -= sty.Font.Size * 1.3
 			cell.FillText(sty, vg.Point{X: cell.Min.X, Y: cell.Max.Y}, s.cut(sty, r.Name, w))
 			sty = s.style(0.92, th.muted)
@@ -78,8 +77,13 @@ func (f *Fragmentation) draw(s *sheet) error {
 		g := r.Fragments
 		upper, lower := s.axes(), s.axes()
 		s.timeAxis(upper, g.Scale, w)
-		upper.X.Label.Text = ""
-		upper.X.Tick.Marker = noLabels{upper.X.Tick.Marker}
+		// The lower plot needs some height; without it there is only the upper.
+		share := max(0.34, 8.5*float64(s.size/h))
+		two := share <= 0.45
+		if two {
+			upper.X.Label.Text = ""
+			upper.X.Tick.Marker = noLabels{upper.X.Tick.Marker}
+		}
 		s.byteAxis(upper, float64(top)*1.04, h*0.6, "Memory")
 		span := g.Scale.Span
 		upper.Add(s.area(span, g.Reserved, nil, th.cached), s.area(span, g.Held, nil, th.stranded), s.area(span, g.Used, nil, th.live),
@@ -87,13 +91,17 @@ func (f *Fragmentation) draw(s *sheet) error {
 		s.timeAxis(lower, g.Scale, w)
 		lower.Y.Min, lower.Y.Max = 0, 1e6
 		step := 25.0
-		if h*0.3 < s.size*7 {
+		if h*vg.Length(share) < s.size*10 {
 			step = 50
 		}
 		lower.Y.Tick.Marker = ticks{unit: unit{"%", 1e4}, step: step * 1e4}
 		lower.Y.Label.Text = "External (%)"
 		lower.Add(s.grid(false), s.stroke(span, g.External, external))
-		s.stack(cell, []*plot.Plot{upper, lower}, []float64{0.66, 0.34})
+		if !two {
+			upper.Draw(cell)
+			continue
+		}
+		s.stack(cell, []*plot.Plot{upper, lower}, []float64{1 - share, share})
 	}
 	return nil
 }

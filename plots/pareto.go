@@ -131,8 +131,7 @@ func (p *Pareto) draw(s *sheet) error {
 		}
 		c.DrawGlyphNoClip(now, at(p.Now))
 		c.DrawGlyphNoClip(best, at(p.Best))
-		num := s.style(0.85, th.text)
-		num.Font.Weight = bold
+		num := s.bold(0.85, th.text)
 		var taken []vg.Point
 		for i, k := range shown {
 			label := fmt.Sprint(i + 1)

@@ -19,9 +19,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"math"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"gonum.org/v1/plot/vg"
@@ -171,10 +173,31 @@ func (o *Options) check() error {
 // length takes their place, so that offsets stay right.
 var pdfDates = regexp.MustCompile(`(/(?:CreationDate|ModDate) \(D:)\d{14}`)
 
-// finishSVG gives an SVG a name for screen readers and fonts that browsers
-// without Liberation replace by ones of the same widths.
+// svgText is a text as vgsvg writes it.
+var svgText = regexp.MustCompile(`(<text [^>]*?)\s*style="font-family:[^;]*;font-variant:([^;]*);font-weight:[^;]*;(font-style:[^;]*;font-size:([0-9.e+-]+)px)([^>]*>)([^<]*)</text>`)
+
+// finishSVG gives an SVG a name for screen readers, and texts that keep their
+// width where other fonts have to stand in for Liberation.
 func finishSVG(b []byte, title, below string) []byte {
-	b = bytes.ReplaceAll(b, []byte("font-family:Liberation Sans;"), []byte("font-family:'Liberation Sans',Arial,Helvetica,sans-serif;"))
+	b = bytes.ReplaceAll(b, []byte("data:image/jpg;"), []byte("data:image/png;")) // which it is
+	b = svgText.ReplaceAllFunc(b, func(m []byte) []byte {
+		// before, variant, style and size, size, end of the tag, text
+		p := svgText.FindSubmatch(m)
+		f, weight := sans, "normal"
+		if bytes.EqualFold(p[2], []byte(strong.Variant)) {
+			f, weight = strong, "bold"
+		}
+		size, err := strconv.ParseFloat(string(p[4]), 64)
+		if err != nil {
+			return m
+		}
+		txt := html.UnescapeString(string(p[6]))
+		f.Size = vg.Length(size)
+		face := fonts.Lookup(f, f.Size)
+		w := face.Width(txt)
+		return fmt.Appendf(nil, `%s textLength="%.4g" lengthAdjust="spacingAndGlyphs" style="font-family:'Liberation Sans',Arial,Helvetica,sans-serif;font-weight:%s;%s%s%s</text>`,
+			bytes.TrimSpace(p[1]), w.Points(), weight, p[3], p[5], p[6])
+	})
 	i := bytes.Index(b, []byte("<svg "))
 	j := bytes.IndexByte(b[max(i, 0):], '>')
 	if i < 0 || j < 0 {

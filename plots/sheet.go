@@ -4,6 +4,7 @@ import (
 	"image/color"
 	"strings"
 
+	xfont "golang.org/x/image/font"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/font/liberation"
@@ -65,9 +66,31 @@ var dark = &theme{
 
 // fonts are the faces of figures; they come with the program, so that a figure
 // looks the same everywhere.
-var fonts = font.NewCache(liberation.Collection())
+var fonts = font.NewCache(faces())
 
-var sans = font.Font{Typeface: "Liberation", Variant: "Sans"}
+var (
+	sans = font.Font{Typeface: "Liberation", Variant: "Sans"}
+	// strong is bold as a variant of its own, told from sans by its name.
+	strong = font.Font{Typeface: "Liberation", Variant: "SansBold"}
+)
+
+// faces are the two faces used.
+func faces() font.Collection {
+	var out font.Collection
+	for _, f := range liberation.Collection() {
+		if f.Font.Variant != sans.Variant || f.Font.Style != xfont.StyleNormal {
+			continue
+		}
+		switch f.Font.Weight {
+		case xfont.WeightNormal:
+			out = append(out, f)
+		case xfont.WeightBold:
+			f.Font = strong
+			out = append(out, f)
+		}
+	}
+	return out
+}
 
 // sheet is a figure being drawn: c is what is left of the canvas.
 type sheet struct {
@@ -103,9 +126,7 @@ func (s *sheet) begin(title, below string) {
 		c.Min.Y = y + s.gap*0.3
 	}
 	if title != "" {
-		sty := s.style(1.25, s.theme.text)
-		sty.Font.Weight = bold
-		s.paragraph(sty, title, 2)
+		s.paragraph(s.bold(1.25, s.theme.text), title, 2)
 	}
 	if below != "" {
 		s.paragraph(s.style(0.95, s.theme.muted), below, 2)
@@ -113,13 +134,21 @@ func (s *sheet) begin(title, below string) {
 	c.Max.Y -= s.gap * 0.4
 }
 
-const bold = 3 // golang.org/x/image/font.WeightBold
-
 // style is text of a size relative to the figure's own.
 func (s *sheet) style(scale float64, c color.Color) text.Style {
 	f := sans
 	f.Size = s.size * vg.Length(scale)
 	return text.Style{Color: c, Font: f, Handler: text.Plain{Fonts: fonts}, YAlign: draw.YBottom}
+}
+
+// bold is style in bold. The PDF writer can embed one face only, so that
+// there it is the usual one.
+func (s *sheet) bold(scale float64, c color.Color) text.Style {
+	sty := s.style(scale, c)
+	if s.options.Format != PDF {
+		sty.Font.Variant = strong.Variant
+	}
+	return sty
 }
 
 // paragraph draws text at the top of what is left and takes its room.

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/vg"
@@ -136,11 +137,19 @@ func (z *Sizes) draw(s *sheet) error {
 	})
 	marks = slices.DeleteFunc(marks, func(m SizeMark) bool { return float64(m.At) < low || float64(m.At) > high })
 	letters := make([]string, len(marks))
+	room := s.c.Max.Y-s.c.Min.Y > s.size*vg.Length(24+1.2*float64(len(marks)))
+	var short []string
 	for i, m := range marks {
 		letters[i] = string(rune('A' + i%26))
-		s.paragraph(s.style(0.88, th.muted), letters[i]+"  "+m.Name, 1)
+		short = append(short, letters[i]+" "+bytesize.Format(m.At))
+		if room {
+			s.paragraph(s.style(0.88, th.muted), letters[i]+"  "+m.Name, 1)
+		}
 	}
 	if len(marks) > 0 {
+		if !room {
+			s.paragraph(s.style(0.88, th.muted), "rules change at "+strings.Join(short, ", "), 1)
+		}
 		s.c.Max.Y -= s.gap*0.5 + s.size*1.2
 	}
 	w, h := s.c.Max.X-s.c.Min.X, s.c.Max.Y-s.c.Min.Y

@@ -182,8 +182,7 @@ func (s *sheet) panels(n int, heading func(i int) (name, below string), make_ fu
 		y := c.Max.Y - vg.Length(row)*(ph+pad*0.6)
 		cell := draw.Canvas{Canvas: c.Canvas, Rectangle: vg.Rectangle{Min: vg.Point{X: x, Y: y - ph}, Max: vg.Point{X: x + pw, Y: y}}}
 		if name, below := heading(i); name != "" {
-			sty := s.style(1.02, s.theme.text)
-			sty.Font.Weight = bold
+			sty := s.bold(1.02, s.theme.text)
 			cell.Max.Y -= sty.Font.Size * 1.3
 			cell.FillText(sty, vg.Point{X: cell.Min.X, Y: cell.Max.Y}, s.cut(sty, name, pw))
 			if below != "" {
