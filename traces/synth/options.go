@@ -74,7 +74,7 @@ type Checkpointing string
 const (
 	NoCheckpoint    Checkpointing = "none"
 	BlockCheckpoint Checkpointing = "block" // every block on its own
-	SqrtCheckpoint  Checkpointing = "sqrt"  // √n segments of √n blocks
+	SqrtCheckpoint  Checkpointing = "sqrt"  // √n segments of √n blocks, the last not checkpointed
 )
 
 // Fault is a programming mistake that wastes memory.

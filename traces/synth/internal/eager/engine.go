@@ -382,9 +382,6 @@ func (e *Engine) detached(t *Tensor) *Tensor {
 	return &Tensor{e: e, refs: 1, st: t.st, DType: t.DType, Shape: t.Shape, Stride: t.Stride}
 }
 
-// Detach is t.detach().
-func (e *Engine) Detach(t *Tensor) *Tensor { return e.alias(t) }
-
 // NoGrad runs f under torch.no_grad().
 func (e *Engine) NoGrad(f func()) {
 	e.noGrad++
