@@ -26,6 +26,10 @@ type TuneOptions struct {
 	// Tolerance is the share by which reserved peaks count as equal; 0 =
 	// DefaultTolerance.
 	Tolerance float64
+	// Finalists is how many settings besides the baseline are also run under
+	// other address orders and on changed traces: about 50 runs each; 0 = the
+	// best of each kind, < 0 = not even the baseline.
+	Finalists int
 	// Workers ≤ 0 means one a processor; the result does not depend on it.
 	Workers int
 	// Progress, if not nil, is told how many simulations are done.
@@ -446,6 +450,9 @@ func (t *tuner) finalists(ctx context.Context) error {
 			chosen = append(chosen, c)
 		}
 	}
+	if n := t.opts.Finalists; n != 0 {
+		chosen = chosen[:min(max(n+1, 0), len(chosen))]
+	}
 	t.total += int64(len(chosen))
 	for _, c := range chosen {
 		for i := range t.jobs {
@@ -730,15 +737,16 @@ func endsInOOM(tr *traces.Trace) bool {
 	return false
 }
 
-// distinct drops candidates that do exactly what one with no more options does.
+// distinct drops candidates that take and cost what one with no more options
+// does.
 func distinct(list []*Candidate) []Candidate {
 	type outcome struct {
-		peak, allocated, retries, ooms int64
-		driver                         sim.DriverDocument
+		peak, retries, ooms int64
+		driver              sim.DriverDocument
 	}
 	fewest := make(map[outcome]int)
 	of := func(c *Candidate) outcome {
-		return outcome{c.ReservedPeak, c.AllocatedPeak, c.NumAllocRetries, c.NumOOMs, c.Driver}
+		return outcome{c.ReservedPeak, c.NumAllocRetries, c.NumOOMs, c.Driver}
 	}
 	for _, c := range list {
 		if n, seen := fewest[of(c)]; !seen || c.Options < n {
