@@ -126,9 +126,11 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 	if r.Best.Conf != r.Baseline.Conf {
 		row("best", &r.Best)
 	}
-	for i := range r.Candidates[:min(top, len(r.Candidates))] {
-		if c := &r.Candidates[i]; c.Conf != r.Best.Conf && c.Conf != r.Baseline.Conf {
-			row(fmt.Sprintf("#%d", i+1), c)
+	shown := 1 // the best one
+	for i := range r.Candidates {
+		if c := &r.Candidates[i]; shown < top && c.Conf != r.Best.Conf && c.Conf != r.Baseline.Conf {
+			shown++
+			row(fmt.Sprintf("#%d", shown), c)
 		}
 	}
 	if err := a.print(t); err != nil {
