@@ -2,6 +2,7 @@ package packing
 
 import (
 	"context"
+	"math/rand/v2"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -89,4 +90,93 @@ func TestExactAgainstBruteForce(t *testing.T) {
 			t.Fatalf("in %d bytes: verdict %v, error %v", want-1, p.Verdict(want-1), err)
 		}
 	})
+}
+
+// tight draws a program that fills capacity bytes exactly at every moment, as
+// such programs are the hardest to place. About one in 600 does not fit.
+func tight(rng *rand.Rand) (bs []Buffer, capacity int64) {
+	capacity = 4 + rng.Int64N(8)
+	var live []int
+	for now := range 3 + rng.Int64N(10) {
+		room := capacity
+		keep := live[:0]
+		for _, i := range live {
+			if rng.IntN(2) == 0 {
+				bs[i].Upper = now
+			} else {
+				keep = append(keep, i)
+				room -= bs[i].Size
+			}
+		}
+		live = keep
+		for room > 0 {
+			size := 1 + rng.Int64N(min(room, 5))
+			live = append(live, len(bs))
+			bs = append(bs, Buffer{ID: int64(len(bs)), Lower: now, Upper: 100, Size: size})
+			room -= size
+		}
+	}
+	return bs, capacity
+}
+
+// inTime reports whether the buffers, ordered by start and without alignments
+// or gaps, fit: it allocates them in that order in every possible way.
+func inTime(bs []Buffer, capacity int64) bool {
+	offsets := make([]int64, len(bs))
+	var try func(i int) bool
+	try = func(i int) bool {
+		if i == len(bs) {
+			return true
+		}
+	place:
+		for o := int64(0); o+bs[i].Size <= capacity; o++ {
+			for j := range i {
+				if bs[j].Upper > bs[i].Lower && o < offsets[j]+bs[j].Size && offsets[j] < o+bs[i].Size {
+					continue place
+				}
+			}
+			offsets[i] = o
+			if try(i + 1) {
+				return true
+			}
+		}
+		return false
+	}
+	return try(0)
+}
+
+// TestExactTight holds the search to the truth where the bound sometimes cannot
+// be reached.
+func TestExactTight(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	count := map[outcome]int{}
+	for count[found]+count[impossible] < 15_000 {
+		bs, capacity := tight(rng)
+		if len(bs) > 20 {
+			continue // too many to try all
+		}
+		want := impossible
+		if inTime(bs, capacity) {
+			want = found
+		}
+		count[want]++
+		r := &run{p: newProblem(bs), opt: Options{Seed: rng.Uint64()}}
+		s := newSearch(r.p)
+		for i := range len(tastes) + 1 {
+			name, taste := r.taste(r.p, i)
+			got := s.run(context.Background(), capacity, taste, 1<<60)
+			if got != want {
+				t.Fatalf("%s: outcome %d in %d bytes, want %d: %+v", name, got, capacity, want, bs)
+			}
+			if got == found {
+				if err := Verify(bs, s.offset, capacity); err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+			}
+		}
+	}
+	t.Logf("%d fit in their bound, %d do not", count[found], count[impossible])
+	if count[impossible] < 10 {
+		t.Error("too few that do not fit: the test shows little")
+	}
 }

@@ -101,7 +101,7 @@ func (c *component) prepare(p *problem) bool {
 	from, to := int32(math.MaxInt32), int32(0)
 	var pairs int64
 	for _, b := range c.buffers {
-		if p.first[b+1] != p.first[b]+1 || p.spans[p.first[b]].w1 != p.size[b] {
+		if s := p.spans[p.first[b]:p.first[b+1]]; len(s) != 1 || s[0].w0 != 0 || s[0].w1 != p.size[b] {
 			return false // gaps
 		}
 		from, to = min(from, p.lo[b]), max(to, p.hi[b])
@@ -279,7 +279,7 @@ func (r *run) exact(ctx context.Context) error {
 			return nil
 		}
 		missed = max(missed, r.best.LowerBound-g)
-		target = missed + alignUp((r.best.Height-missed)/2, g)
+		target = missed + alignUp((r.best.Height-missed+1)/2, g)
 		if target >= r.best.Height {
 			return nil
 		}
@@ -356,6 +356,7 @@ func (r *run) reorder(ctx context.Context) error {
 			for rank, b := range order {
 				key[b] = float64(rank)
 			}
+			a.fitter.steps += 10 * int64(p.n)
 			a.height, a.ok = a.fitter.place(order, firstFit, limit, a.offsets)
 		})
 		if err != nil {

@@ -73,7 +73,7 @@ func TestPackGapsAgainstBruteForce(t *testing.T) {
 			t.Fatal(err)
 		}
 		if p.Height < want || p.LowerBound > want {
-			t.Fatalf("height %d, lower bound %d, the least is %d", p.Height, p.LowerBound, want)
+			t.Fatalf("height %d, lower bound %d, the least is %d; %+v in %+v", p.Height, p.LowerBound, want, p, bs)
 		}
 	})
 }

@@ -44,7 +44,7 @@ func TestShared(t *testing.T) {
 	for _, name := range []string{"resnet50", "pangu_2.6B", "G_1", "S_1"} {
 		bs := shared(t, "packing/"+name+".csv")
 		for _, budget := range []int64{-1, 0, 1e9} {
-			if budget > 0 && testing.Short() {
+			if budget > 0 && !testing.Verbose() {
 				continue
 			}
 			start := time.Now()
@@ -87,6 +87,9 @@ func TestMinimalloc(t *testing.T) {
 // TestMinimallocLeast prints how far each instance can be pushed down without
 // a capacity to reach.
 func TestMinimallocLeast(t *testing.T) {
+	if !testing.Verbose() {
+		t.Skip("takes long and only prints a table; use -v")
+	}
 	for _, l := range "ABCDEFGHIJK" {
 		bs := shared(t, "minimalloc/"+string(l)+".1048576.csv")
 		p, err := Pack(context.Background(), bs, Options{Budget: 300e6})
