@@ -304,10 +304,19 @@ func (a *app) colocate(cmd *cobra.Command, env *environment, jobs []planner.Job,
 		if !res.Fits {
 			verdict = "does not fit"
 		}
-		a.printf("%s: %s in use at most together, %s if all peaks coincided, of %s\n\n", a.strong(verdict), size(res.UsedPeak), size(res.SumOfPeaks), sizeOr(res.Capacity, "unlimited"))
-		t := table.New("job", ">reserved", ">retries", ">OOMs", ">starts after")
+		a.printf("%s\n\n", a.strong(verdict))
+		t := table.New("", ">")
+		t.Row("in use at most together", size(res.UsedPeak))
+		t.Row("if all peaks coincided", size(res.SumOfPeaks))
+		t.Row("of this, besides the allocators", size(o.Overhead*int64(len(jobs))))
+		t.Row("the card has", sizeOr(res.Capacity, "unlimited"))
+		if err := a.print(t); err != nil {
+			return err
+		}
+		a.printf("\n")
+		t = table.New("job", ">reserved", ">retries", ">OOMs", ">starts after")
 		for _, j := range res.Jobs {
-			t.Row(j.Source, size(j.ReservedPeak), fmt.Sprint(j.NumAllocRetries), fmt.Sprint(j.NumOOMs), millis(float64(j.DelayUS)))
+			t.Row(tail(j.Source, 36), size(j.ReservedPeak), fmt.Sprint(j.NumAllocRetries), fmt.Sprint(j.NumOOMs), millis(float64(j.DelayUS)))
 		}
 		if err := a.print(t); err != nil {
 			return err
