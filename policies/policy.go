@@ -73,6 +73,14 @@ type Policy interface {
 	Observe(Observer)
 }
 
+// PoolReleaser is a Policy with private memory pools that end: ReleasePool
+// lets what is free in one go back at the next EmptyCache or flush, EmptyPool
+// returns it at once.
+type PoolReleaser interface {
+	ReleasePool(pool uint8)
+	EmptyPool(pool uint8) error
+}
+
 // Recycler is a Policy that can hand its memory to the next one of its kind,
 // for callers that run many. It must not be used after Recycle.
 type Recycler interface {

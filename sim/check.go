@@ -23,6 +23,8 @@ type Divergence struct {
 
 	// recorded and simulated are what the two sides asked of the driver there.
 	recorded, simulated driverStep
+	// and the addresses concerned; 0 = none.
+	recordedAddr, simulatedAddr uint64
 }
 
 // driverStep is a kind of driver call.
@@ -192,7 +194,7 @@ func (c *comparison) Observe(at At, e *policies.Event) {
 	}
 	switch e.Action {
 	case policies.ActionAlloc:
-		if !c.caughtUp(at.Event) {
+		if !c.caughtUp(at.Event, e.Addr) {
 			return
 		}
 		if c.tr.Events[at.Event].Kind == traces.OOM {
@@ -202,12 +204,13 @@ func (c *comparison) Observe(at At, e *policies.Event) {
 		}
 		if want := c.rec.Addr[at.ID]; want != e.Addr {
 			c.diverge(Divergence{Event: at.Event, What: "another address",
-				Recorded: fmt.Sprintf("alloc of %d bytes at %#x", e.Requested, want), Simulated: fmt.Sprintf("at %#x", e.Addr)})
+				Recorded: fmt.Sprintf("alloc of %d bytes at %#x", e.Requested, want), Simulated: fmt.Sprintf("at %#x", e.Addr),
+				recordedAddr: want, simulatedAddr: e.Addr})
 			return
 		}
 		c.out.AddressesMatched++
 	case policies.ActionOOM:
-		if !c.caughtUp(at.Event) {
+		if !c.caughtUp(at.Event, 0) {
 			return
 		}
 		ev := c.tr.Events[at.Event]
@@ -233,12 +236,12 @@ func (c *comparison) driver(at At, e *policies.Event) {
 	action := driverActions[e.Action]
 	div := Divergence{
 		Event: at.Event, What: "a segment event that the recording does not have", Recorded: "none",
-		Simulated: fmt.Sprintf("%s of %d bytes at %#x", action, e.Size, e.Addr), simulated: stepOf(action),
+		Simulated: fmt.Sprintf("%s of %d bytes at %#x", action, e.Size, e.Addr), simulated: stepOf(action), simulatedAddr: e.Addr,
 	}
 	if c.cursor < len(c.rec.Driver) {
 		d := c.rec.Driver[c.cursor]
 		if int(d.Before) < at.Event {
-			c.caughtUp(at.Event)
+			c.caughtUp(at.Event, 0)
 			return
 		}
 		if int(d.Before) == at.Event || c.tr.Events[at.Event].Kind == traces.EmptyCache {
@@ -247,22 +250,22 @@ func (c *comparison) driver(at At, e *policies.Event) {
 				c.out.SegmentEventsMatched++
 				return
 			}
-			div.What, div.Recorded, div.recorded = "another segment event", describe(d), stepOf(d.Action)
+			div.What, div.Recorded, div.recorded, div.recordedAddr = "another segment event", describe(d), stepOf(d.Action), d.Addr
 		}
 	}
 	c.diverge(div)
 }
 
 // caughtUp reports that every recorded driver event up to the request has been
-// simulated.
-func (c *comparison) caughtUp(event int) bool {
+// simulated; the simulation served it at addr instead.
+func (c *comparison) caughtUp(event int, addr uint64) bool {
 	if c.cursor >= len(c.rec.Driver) || int(c.rec.Driver[c.cursor].Before) > event {
 		return true
 	}
 	d := c.rec.Driver[c.cursor]
 	c.diverge(Divergence{
 		Event: int(d.Before), What: "a recorded segment event does not happen",
-		Recorded: describe(d), Simulated: "none", recorded: stepOf(d.Action),
+		Recorded: describe(d), Simulated: "none", recorded: stepOf(d.Action), recordedAddr: d.Addr, simulatedAddr: addr,
 	})
 	return false
 }
@@ -273,7 +276,7 @@ func describe(d traces.DriverEvent) string {
 
 // atEnd compares the final blocks and statistics.
 func (c *comparison) atEnd(p policies.Policy) {
-	if !c.caughtUp(len(c.tr.Events)) {
+	if !c.caughtUp(len(c.tr.Events), 0) {
 		return
 	}
 	if c.rec.Final != nil {

@@ -126,9 +126,13 @@ func TestPinned(t *testing.T) {
 // TestWithoutSidecar withholds what the sidecar says: empty_cache calls and
 // limit must be inferred so that every event still matches.
 func TestWithoutSidecar(t *testing.T) {
-	// In these an empty_cache call stands directly in front of an allocation
-	// that collects garbage, which no rule tells apart.
-	undecidable := []string{"unet_resolutions__tightmssgc"}
+	undecidable := []string{
+		// An empty_cache call stands directly in front of an allocation that
+		// collects garbage, which no rule tells apart.
+		"unet_resolutions__tightmssgc",
+		// A graph's pool ends at a call that is itself unknown.
+		"h200_graphs__default",
+	}
 	for _, f := range recordings(t) {
 		name := strings.TrimSuffix(filepath.Base(f), ".pickle.zst")
 		if slices.Contains(undecidable, name) {

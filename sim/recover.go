@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 
 	"allocsim/internal/bytesize"
 	"allocsim/policies"
@@ -90,16 +89,18 @@ func Recover(ctx context.Context, tr *traces.Trace, opts RecoverOptions) (*Recov
 		rec.fullDevice()
 	}
 	if known || rec.Capacity != 0 {
-		err = s.settle(ctx)
+		if err = s.settle(ctx); err == nil && rec.Capacity != 0 && opts.Capacity == 0 && s.check.FirstDivergence != nil {
+			err = s.narrowCapacity(ctx)
+		}
 	} else {
 		err = s.settleUnknownLimit(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
+	rec.Inferred = append(rec.Inferred, s.inferred()...)
 	rec.Trace = s.tr
 	rec.Check = s.check
-	rec.Inferred = append(rec.Inferred, s.inferred()...)
 	if rec.Check != nil {
 		rec.Check.Inferred = rec.Inferred
 		rec.Check.Notes = append(rec.Check.Notes, tr.Notes...)
@@ -239,9 +240,9 @@ type settler struct {
 	runner Runner
 	tr     *traces.Trace // with what has been found so far
 	check  *CheckResult
-	empty  []int // events before which a call was inferred, in the final trace
-	pools  int   // private pools that were made up
-	rough  bool  // the limit is the best of a few tried
+	empty  int     // calls that were inferred
+	layout *layout // which segment each block lived in; made when needed
+	rough  bool    // the limit is the best of a few tried
 }
 
 func (s *settler) compare(ctx context.Context, tr *traces.Trace) (*CheckResult, error) {
@@ -253,8 +254,10 @@ const maxEdits = 4000
 
 // settle replays, and at each divergence tries what could explain it: an
 // empty_cache call at the start of the operation (rule M of spec
-// verification.md section 3.1), or a private pool that the stream entered or
-// left there (section 3.3). An edit stays if the replay then gets further.
+// verification.md section 3.1), a segment that belongs to another pool (section
+// 3.3), a private pool that ended there. Of the edits with which the replay
+// gets further, the most plausible stays, and of equals the one that gets
+// furthest.
 func (s *settler) settle(ctx context.Context) error {
 	var err error
 	if s.tr == nil {
@@ -265,98 +268,112 @@ func (s *settler) settle(ctx context.Context) error {
 	}
 	for range maxEdits {
 		d := s.check.FirstDivergence
-		if d == nil || d.Event >= len(s.tr.Events) && d.recorded == noStep {
+		if d == nil {
+			return s.mergePools(ctx)
+		}
+		if d.Event >= len(s.tr.Events) && d.recorded == noStep {
 			return nil
 		}
-		better := false
+		var best *edit
+		var bestCheck *CheckResult
+		furthest := 0
+		var odds plausibility
 		for _, e := range s.candidates(d) {
 			check, err := s.compare(ctx, e.tr)
 			if err != nil {
 				return err
 			}
-			if next := check.FirstDivergence; next == nil || next.Event-e.shift > d.Event {
-				s.tr, s.check, better = e.tr, check, true
-				if e.empty >= 0 {
-					s.empty = append(s.empty, e.empty)
+			reach := math.MaxInt
+			if next := check.FirstDivergence; next != nil {
+				// The events inserted at the divergence are part of it.
+				if reach = next.Event; reach > d.Event {
+					reach = max(reach-e.shift, d.Event)
 				}
-				s.pools += e.newPools
-				break
+			}
+			if reach < d.Event || reach == d.Event && check.SegmentEventsMatched <= s.check.SegmentEventsMatched {
+				continue
+			}
+			o := plausible(e.tr)
+			if c := o.compare(odds); best == nil || c < 0 || c == 0 && reach > furthest {
+				best, bestCheck, furthest, odds = &e, check, reach, o
 			}
 		}
-		if !better {
+		if best == nil {
 			return nil
+		}
+		s.tr, s.check = best.tr, bestCheck
+		s.empty += best.empty
+		if best.layout != nil {
+			s.layout = best.layout
 		}
 	}
 	return nil
 }
 
+// mergePools makes one of two pools that were made up where that explains the
+// recording as well.
+func (s *settler) mergePools(ctx context.Context) error {
+	if s.layout == nil {
+		return nil
+	}
+	for p := s.layout.known; p < s.layout.pools; p++ {
+		for q := s.layout.pools - 1; q > p; q-- {
+			l := s.layout.merged(uint8(p), uint8(q))
+			tr := l.apply(s.tr)
+			check, err := s.compare(ctx, tr)
+			if err != nil {
+				return err
+			}
+			if check.FirstDivergence == nil {
+				s.tr, s.check, s.layout = tr, check, l
+			}
+		}
+	}
+	return nil
+}
+
+// edit is one change to the trace that could explain a divergence.
 type edit struct {
-	tr       *traces.Trace
-	shift    int // events inserted in front of the divergence
-	empty    int // event before which a call is inserted; -1 = none
-	newPools int
+	tr     *traces.Trace
+	shift  int     // events inserted in front of the divergence
+	empty  int     // empty_cache calls inserted
+	layout *layout // with another pool for a segment; nil = unchanged
 }
 
 func (s *settler) candidates(d *Divergence) []edit {
-	var es []edit
-	es = append(es, edit{tr: traces.WithEmptyCaches(s.tr, []int{d.Event}), shift: 1, empty: d.Event})
-	if d.Event >= len(s.tr.Events) || s.tr.Events[d.Event].Kind != traces.Alloc {
-		return es
+	es := []edit{{tr: traces.WithEmptyCaches(s.tr, []int{d.Event}), shift: 1, empty: 1}}
+	if s.layout == nil {
+		s.layout = newLayout(s.tr)
 	}
-	e := s.tr.Events[d.Event]
-	first := len(s.tr.Pools) - s.pools // first made-up pool
-	if e.Pool != 0 && int(e.Pool) < first {
-		return es // the snapshot says which pool it is
-	}
-	if s.pools == 0 && d.recorded != grow {
-		return es
-	}
-	for p := 0; p <= len(s.tr.Pools); p++ {
-		if p == int(e.Pool) || p > 0 && p < first || p > traces.MaxPools {
-			continue
-		}
-		if p == len(s.tr.Pools) && d.recorded != grow {
-			continue
-		}
-		c := withPool(s.tr, d.Event, uint8(p), first)
-		n := 0
-		if p == len(s.tr.Pools) {
-			n = 1
-		}
-		es = append(es, edit{tr: c, empty: -1, newPools: n})
-	}
-	return es
-}
-
-// withPool routes the requests of the stream of Events[from], from there on,
-// to pool p, unless they are in a pool below first, which is known.
-func withPool(tr *traces.Trace, from int, p uint8, first int) *traces.Trace {
-	c := *tr
-	c.Events = slices.Clone(tr.Events)
-	if int(p) == len(tr.Pools) {
-		c.Pools = append(slices.Clone(tr.Pools), traces.PoolID{-1, int64(p)})
-	}
-	stream := c.Events[from].Stream
-	for k := from; k < len(c.Events); k++ {
-		e := &c.Events[k]
-		if (e.Kind == traces.Alloc || e.Kind == traces.OOM) && e.Stream == stream && (e.Pool == 0 || int(e.Pool) >= first) {
-			e.Pool = p
-		}
-	}
-	return &c
+	return append(es, s.layout.edits(s.tr, d)...)
 }
 
 func (s *settler) inferred() []string {
 	var out []string
-	if n := len(s.empty); n > 0 {
+	if n := s.empty; n > 0 {
 		where := "the recording does not note them"
 		if s.rec.Trace.Meta.Sidecar {
 			where = "the sidecar does not note them; torch.cuda.graph empties the cache on entry"
 		}
 		out = append(out, fmt.Sprintf("%d empty_cache calls, from releases that nothing else explains (%s).", n, where))
 	}
-	if s.pools > 0 {
-		out = append(out, fmt.Sprintf("%d private memory pools, from requests that ignore cached blocks of their stream.", s.pools))
+	made := make(map[uint8]bool)
+	for _, e := range s.tr.Events {
+		if int(e.Pool) >= len(s.rec.Trace.Pools) {
+			made[e.Pool] = true
+		}
+	}
+	if n := len(made); n > 0 {
+		out = append(out, fmt.Sprintf("%d private memory pools, from requests that ignore cached blocks of their stream. Segments that behave alike in both may be taken for the default pool's.", n))
+	}
+	ended := 0
+	for _, e := range s.tr.Events {
+		if e.Kind == traces.ReleasePool {
+			ended++
+		}
+	}
+	if ended > 0 {
+		out = append(out, fmt.Sprintf("%d ends of private memory pools, from releases of their segments.", ended))
 	}
 	if low, high := s.rec.LimitLow, s.rec.LimitHigh; low != high {
 		text := fmt.Sprintf("A memory limit of at least %d bytes", low)
@@ -371,6 +388,35 @@ func (s *settler) inferred() []string {
 		out = append(out, text)
 	}
 	return out
+}
+
+// cudaMemGetInfo may show some MiB more than can be had (3 to 5 on an H200).
+const overstated = 16 << 20
+
+// narrowCapacity looks for the capacity a little below what the oom entries
+// show, with which the recording replays furthest.
+func (s *settler) narrowCapacity(ctx context.Context) error {
+	shown := s.rec.Capacity
+	best, bestAt := s, shown
+	for less := int64(granule); less <= overstated; less += granule {
+		s.rec.Capacity = shown - less
+		t := &settler{rec: s.rec}
+		if err := t.settle(ctx); err != nil {
+			return err
+		}
+		if t.check.FirstDivergence == nil || best.check.FirstDivergence != nil && t.further(best) {
+			best, bestAt = t, s.rec.Capacity
+		}
+		if best.check.FirstDivergence == nil {
+			break
+		}
+	}
+	s.rec.Capacity = bestAt
+	if bestAt != shown {
+		s.tr, s.check, s.empty, s.layout = best.tr, best.check, best.empty, best.layout
+		s.rec.infer("Of that %s could really be had: the driver shows a little more than it gives.", bytesize.Format(bestAt))
+	}
+	return nil
 }
 
 // settleUnknownLimit settles a recording without sidecar: whether there was a
@@ -457,7 +503,7 @@ func (s *settler) bounds() limitBounds {
 // limit is too small or too large.
 func (s *settler) bisect(ctx context.Context, b limitBounds) error {
 	tr := traces.WithEmptyCaches(s.rec.Trace, b.certain)
-	empty := slices.Clone(b.certain)
+	empty := len(b.certain)
 	lo, hi := b.lo, b.hi
 	if hi == math.MaxInt64 {
 		hi = max(s.rec.Trace.Meta.DeviceTotal, 4*b.lo, 1<<40)
@@ -496,7 +542,7 @@ func (s *settler) bisect(ctx context.Context, b limitBounds) error {
 				return err
 			}
 			if next := check.FirstDivergence; next == nil || next.Event-1 > d.Event {
-				tr, empty = with, append(empty, d.Event)
+				tr, empty = with, empty+1
 				continue
 			}
 		}
@@ -526,7 +572,7 @@ func (s *settler) bisect(ctx context.Context, b limitBounds) error {
 	}
 	s.rec.Limit = bestLimit
 	s.rec.LimitLow, s.rec.LimitHigh, s.rough = b.lo, b.hi, true
-	s.tr, s.check, s.empty, s.pools = best.tr, best.check, best.empty, best.pools
+	s.tr, s.check, s.empty, s.layout = best.tr, best.check, best.empty, best.layout
 	return nil
 }
 
@@ -534,5 +580,5 @@ func (s *settler) bisect(ctx context.Context, b limitBounds) error {
 // with fewer inferred calls.
 func (s *settler) further(t *settler) bool {
 	x, y := s.check.AddressesMatched, t.check.AddressesMatched
-	return x > y || x == y && len(s.empty) < len(t.empty)
+	return x > y || x == y && s.empty < t.empty
 }

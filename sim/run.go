@@ -210,8 +210,8 @@ func (r *running) batch(from, to int) error {
 					return r.wrap(k, err)
 				}
 			}
-		case traces.EmptyCache:
-			if err := policy.EmptyCache(); err != nil {
+		case traces.EmptyCache, traces.ReleasePool:
+			if err := r.release(e); err != nil {
 				return r.wrap(k, err)
 			}
 		case traces.OOM:
@@ -224,6 +224,22 @@ func (r *running) batch(from, to int) error {
 	}
 	r.res.Events = to
 	return nil
+}
+
+// release returns cached memory, of the default pools or of a private one.
+func (r *running) release(e *traces.Event) error {
+	if e.Pool == 0 {
+		return r.policy.EmptyCache()
+	}
+	p, ok := r.policy.(policies.PoolReleaser)
+	if !ok {
+		return nil
+	}
+	if e.Kind == traces.ReleasePool {
+		p.ReleasePool(e.Pool)
+		return nil
+	}
+	return p.EmptyPool(e.Pool)
 }
 
 func (r *running) wrap(k int, err error) error {

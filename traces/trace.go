@@ -31,15 +31,20 @@ const (
 	// a recording is GPU timing; an allocator that synchronised earlier has
 	// completed the free already.
 	FreeCompleted
-	// EmptyCache is a user's call that returns cached memory to the driver.
+	// EmptyCache is a user's call that returns cached memory to the driver;
+	// with Pool ≠ 0 only that of a private pool (a MemPool's destructor).
 	EmptyCache
 	// OOM is an allocation of Size bytes (as the source gives them: PyTorch
 	// has already rounded them) that the recorded allocator could not serve.
 	// Block ID belongs to it alone and is never freed by a later event.
 	OOM
+	// ReleasePool says that the program gave up private pool Pool (its CUDA
+	// graph or MemPool is gone): what is free in it goes back with the next
+	// EmptyCache or flush. No file format has it; sim.Recover infers it.
+	ReleasePool
 )
 
-var kindNames = [...]string{"invalid", "alloc", "free", "free_requested", "free_completed", "empty_cache", "oom"}
+var kindNames = [...]string{"invalid", "alloc", "free", "free_requested", "free_completed", "empty_cache", "oom", "release_pool"}
 
 // String is the name used in files and output.
 func (k Kind) String() string {

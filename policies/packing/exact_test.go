@@ -180,3 +180,60 @@ func TestExactTight(t *testing.T) {
 		t.Error("too few that do not fit: the test shows little")
 	}
 }
+
+// cut draws buffers that fill a rectangle of time and bytes when placed right.
+func cut(rng *rand.Rand, n int, moments, capacity int64) []Buffer {
+	bs := []Buffer{{Lower: 0, Upper: moments, Size: capacity}}
+	for len(bs) < n {
+		i := rng.IntN(len(bs))
+		b := bs[i]
+		if rng.IntN(2) == 0 {
+			if b.Size < 2 {
+				continue
+			}
+			at := 1 + rng.Int64N(b.Size-1)
+			bs[i].Size = at
+			b.Size -= at
+		} else {
+			if b.Upper-b.Lower < 2 {
+				continue
+			}
+			at := b.Lower + 1 + rng.Int64N(b.Upper-b.Lower-1)
+			bs[i].Upper = at
+			b.Lower = at
+		}
+		bs = append(bs, b)
+	}
+	for i := range bs {
+		bs[i].ID = int64(i)
+	}
+	return bs
+}
+
+// TestExactKnown: the search never claims to rule out a placement that is
+// known to exist, on instances on which it has to turn back a lot.
+func TestExactKnown(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	count := map[outcome]int{}
+	var nodes int64
+	for range 300 {
+		bs := cut(rng, 30+rng.IntN(40), 12+rng.Int64N(20), 40+rng.Int64N(200))
+		r := &run{p: newProblem(bs), opt: Options{Seed: rng.Uint64()}}
+		s := newSearch(r.p)
+		for i := range len(tastes) + 2 {
+			name, taste := r.taste(r.p, i)
+			got := s.run(context.Background(), r.p.bound, taste, 500_000)
+			if got == impossible {
+				t.Fatalf("%s rules out the %d bytes from which %+v were cut", name, r.p.bound, bs)
+			}
+			if got == found {
+				if err := Verify(bs, s.offset, r.p.bound); err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+			}
+			count[got]++
+			nodes += s.nodes
+		}
+	}
+	t.Logf("%d found, %d given up, %d nodes", count[found], count[outOfSteps], nodes)
+}

@@ -62,17 +62,25 @@ func (p *Policy) compactPending(done uint32) {
 	p.pending = kept
 }
 
-// completePending waits for all pending frees (sync_and_free_events, spec
-// A4.4).
-func (p *Policy) completePending() {
+// completePending waits for pending frees (sync_and_free_events, spec A4.4):
+// all, or those of the sets for which of holds.
+func (p *Policy) completePending(of func(*streamSet) bool) {
 	p.stats.NumSyncAllStreams++
+	kept := p.pending[:0]
 	for _, h := range p.pending {
-		if i := p.find(h); i != 0 && p.blocks[i].state == pending {
-			p.freeBlock(p.sets[p.blocks[i].set], i)
+		i := p.find(h)
+		if i == 0 || p.blocks[i].state != pending {
+			continue
 		}
+		s := p.sets[p.blocks[i].set]
+		if of != nil && !of(s) {
+			kept = append(kept, h)
+			continue
+		}
+		p.freeBlock(s, i)
 	}
-	p.pending = p.pending[:0]
-	p.nPend = 0
+	p.pending = kept
+	p.nPend = len(kept)
 }
 
 // freeBlock is free_block (spec A4.2): merges with free neighbours and puts

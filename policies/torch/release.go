@@ -11,10 +11,10 @@ func (p *Policy) EmptyCache() error { return p.releaseCached() }
 
 // releaseCached is release_cached_blocks for the default pool: all pending
 // frees complete, then every unsplit free segment of the large pool and then
-// of the small pool goes back. Private pools stay: a trace does not say when
-// they became freeable.
+// of the small pool goes back, then those of private pools that nobody owns any
+// more, small first.
 func (p *Policy) releaseCached() error {
-	p.completePending()
+	p.completePending(nil)
 	for _, k := range [...]int{1, 0} {
 		if k < len(p.pools) {
 			if err := p.releaseAll(p.pools[k]); err != nil {
@@ -22,7 +22,40 @@ func (p *Policy) releaseCached() error {
 			}
 		}
 	}
+	for k := 2; k+1 < len(p.pools); k += 2 {
+		if p.pools[k].freeable {
+			if err := p.releaseBoth(k); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
+}
+
+func (p *Policy) releaseBoth(k int) error {
+	if err := p.releaseAll(p.pools[k]); err != nil {
+		return err
+	}
+	return p.releaseAll(p.pools[k+1])
+}
+
+// ReleasePool marks a private pool as given up by the program (releasePool
+// with no use left): the next flush returns what is free in it.
+func (p *Policy) ReleasePool(private uint8) {
+	for k := int(private) * 2; private != 0 && k < min(int(private)*2+2, len(p.pools)); k++ {
+		p.pools[k].freeable = true
+	}
+}
+
+// EmptyPool is release_cached_blocks for one private pool, which a MemPool's
+// destructor calls after it has released the pool.
+func (p *Policy) EmptyPool(private uint8) error {
+	k := int(private) * 2
+	if private == 0 || k+1 >= len(p.pools) || !p.pools[k].freeable {
+		return nil
+	}
+	p.completePending(func(s *streamSet) bool { return s.pool.private == private })
+	return p.releaseBoth(k)
 }
 
 // releaseAll is release_blocks: unsplit segments in set order, then the whole

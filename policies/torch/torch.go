@@ -99,6 +99,8 @@ type pool struct {
 	sets    []*streamSet // by stream; nil = none yet
 	small   bool
 	private uint8 // private pool, 0 = default
+	// freeable: nobody owns this private pool any more.
+	freeable bool
 }
 
 // streamSet is what a pool has for one stream.
@@ -328,7 +330,7 @@ func (p *Policy) otherSet(private uint8, small bool, stream uint16) *streamSet {
 	if !small {
 		k++
 	}
-	for len(p.pools) <= k {
+	for len(p.pools) <= k|1 {
 		n := len(p.pools)
 		p.pools = append(p.pools, &pool{small: n%2 == 0, private: uint8(n / 2)})
 	}
