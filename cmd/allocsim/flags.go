@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"allocsim/internal/edit"
 	"allocsim/internal/bytesize"
 )
 
@@ -41,7 +42,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	name := unknown.GetSpecifiedName()
 	best, bestDistance := "", 3
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if d := editDistance(name, f.Name); d < bestDistance || strings.HasPrefix(f.Name, name) && best == "" {
+		if d := edit.Distance(name, f.Name); d < bestDistance || strings.HasPrefix(f.Name, name) && best == "" {
 			best, bestDistance = f.Name, d
 		}
 	})
@@ -49,25 +50,4 @@ func flagError(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; did you mean --%s? (%s --help lists the flags)", err, best, cmd.CommandPath())
 	}
 	return fmt.Errorf("%w; %s --help lists the flags", err, cmd.CommandPath())
-}
-
-// editDistance is the Levenshtein distance.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"allocsim/internal/edit"
 )
 
 // NameError says that a name means no card, or several.
@@ -215,9 +217,9 @@ func (c *Catalogue) nearest(query string) []string {
 	asked := words(query)
 	var all []scored
 	for _, card := range c.cards {
-		best := distance(q, core(card.Name))
+		best := edit.Distance(q, core(card.Name))
 		for _, a := range card.Aliases {
-			best = min(best, distance(q, core(a)))
+			best = min(best, edit.Distance(q, core(a)))
 		}
 		for _, w := range words(card.Name) {
 			if strings.ContainsAny(w, "0123456789") && slices.Contains(asked, w) {
@@ -234,25 +236,4 @@ func (c *Catalogue) nearest(query string) []string {
 		out = append(out, s.name)
 	}
 	return out
-}
-
-// distance is the Levenshtein distance in bytes.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"allocsim/internal/edit"
 )
 
 // assignment finds the start of a value in a pasted shell, batch, PowerShell,
@@ -218,7 +220,7 @@ func (p *parser) near(raw string) (k *Key, sure bool) {
 		if k.Alias != "" && name != k.Name {
 			continue
 		}
-		switch d := distance(name, k.Name); {
+		switch d := edit.Distance(name, k.Name); {
 		case d < least:
 			best, least, ties = k, d, 0
 		case d == least:
@@ -241,31 +243,6 @@ func (p *parser) near(raw string) (k *Key, sure bool) {
 		}
 	}
 	return best, false
-}
-
-// distance is the number of insertions, deletions, substitutions and swaps of
-// neighbours that turn a into b.
-func distance(a, b string) int {
-	var before, prev []int
-	cur := make([]int, len(b)+1)
-	for j := range cur {
-		cur[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		before, prev, cur = prev, cur, make([]int, len(b)+1)
-		cur[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				cur[j] = min(cur[j], before[j-2]+1)
-			}
-		}
-	}
-	return cur[len(b)]
 }
 
 // combinations warns about options that defeat each other (cases R02, R11,

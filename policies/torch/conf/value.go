@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"allocsim/internal/edit"
 )
 
 // example is a complete option for hints.
@@ -97,7 +99,7 @@ func (p *parser) backend(at span, raw string) string {
 		return raw
 	}
 	for _, b := range []Backend{Native, CudaMallocAsync} {
-		if strings.EqualFold(strings.ReplaceAll(raw, "_", ""), string(b)) || distance(strings.ToLower(raw), strings.ToLower(string(b))) <= 2 {
+		if strings.EqualFold(strings.ReplaceAll(raw, "_", ""), string(b)) || edit.Distance(strings.ToLower(raw), strings.ToLower(string(b))) <= 2 {
 			p.errorf(at, "write backend:"+string(b), "unknown backend %s; upper and lower case count", quote(raw))
 			return string(b)
 		}
