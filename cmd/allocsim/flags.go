@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"allocsim/internal/edit"
 	"allocsim/internal/bytesize"
+	"allocsim/internal/edit"
 )
 
 // sizeFlag is a size in bytes as people type it.
