@@ -3,7 +3,7 @@
 // predicts every other recorded configuration NAME__TAG of the same program
 // and compares with what that run did.
 //
-//	go run ./internal/tools/accuracy FOLDER > docs/accuracy.md
+//	go run ./docs/internal/accuracy FOLDER > docs/accuracy.md
 //
 // FOLDER holds NAME__TAG.pickle.zst with their sidecars.
 package main
@@ -146,7 +146,7 @@ func sameRequests(a, b *traces.Trace) bool {
 func report(w io.Writer, lines []line) error {
 	p := &printer{w: w}
 	p.f("# What-if accuracy\n\n")
-	p.f("Made by `go run ./internal/tools/accuracy FOLDER`, where FOLDER holds real H200 recordings\n")
+	p.f("Made by `go run ./docs/internal/accuracy FOLDER`, where FOLDER holds real H200 recordings\n")
 	p.f("of the same programs under different configurations (torch 2.11, driver 580).\n\n")
 	p.f("From the recording of each program under PyTorch's defaults alone (`oom_retry`: from `f12`), every other\n")
 	p.f("recorded configuration is predicted and compared with what that run really did. Used of the default recording:\n")
