@@ -269,18 +269,15 @@ func (s *search) node(waiting []int32, a, z int32, last int64, rank int32) outco
 	mark := len(s.arena)
 	defer func() { s.arena = s.arena[:mark] }()
 	for _, b := range waiting {
-		flag := uint64(0)
-		if s.passed(b, last, rank) {
-			flag = 1
+		passed := s.passed(b, last, rank)
+		if passed {
 			if !s.raisable(b, last) {
 				return impossible
 			}
 		} else if s.low[b] < lid && (s.twin[b] < 0 || s.offset[s.twin[b]] >= 0) {
 			s.arena = append(s.arena, b)
 		}
-		x := mix(uint64(b)<<1|flag, uint64(s.low[b]))
-		h.a += x
-		h.b += mix(x, 0x9e3779b97f4a7c15)
+		h.add(b, s.low[b], passed)
 	}
 	tries := s.arena[mark:len(s.arena):len(s.arena)]
 	if _, ok := s.failed[h]; ok {
@@ -449,6 +446,17 @@ func (s *search) undo(m marks) {
 			}
 		}
 	}
+}
+
+// add puts a waiting buffer into the state's hash, in any order.
+func (h *hash) add(b int32, low int64, passed bool) {
+	word := uint64(b) << 1
+	if passed {
+		word |= 1
+	}
+	x := mix(word, uint64(low))
+	h.a += x
+	h.b += mix(x, 0x9e3779b97f4a7c15)
 }
 
 // mix is a hash of two words (the finaliser of splitmix64 over both).
