@@ -33,10 +33,18 @@ func Run(ctx context.Context, tr *traces.Trace, cfg Config, obs ...Observer) (*R
 // The zero Runner is ready. It is used by one goroutine.
 type Runner struct {
 	handles []policies.Handle // by block id; 0 = not live
+	// The last offline plan.
+	planFor     *traces.Trace
+	planOptions string
+	planned     *policies.Spec
 }
 
 // Run is the function Run.
 func (r *Runner) Run(ctx context.Context, tr *traces.Trace, cfg Config, obs ...Observer) (*Result, error) {
+	var err error
+	if cfg.Policy, err = r.plan(ctx, tr, cfg.Policy); err != nil {
+		return nil, err
+	}
 	run, err := r.start(tr, cfg, obs)
 	if err != nil {
 		return nil, err
@@ -47,7 +55,12 @@ func (r *Runner) Run(ctx context.Context, tr *traces.Trace, cfg Config, obs ...O
 	res := run.finish()
 	run.recycle()
 	if cfg.Detail && !res.Stopped && cfg.Device == nil {
-		if res.AtPeak, err = r.atPeak(ctx, tr, cfg, run.peakAt); err != nil {
+		at := run.peakAt
+		if d := res.Driver; d.Mallocs+d.Maps <= 1 {
+			// All memory was taken at once, before anything used it.
+			at = max(PeakEvent(tr), 0)
+		}
+		if res.AtPeak, err = r.atPeak(ctx, tr, cfg, at); err != nil {
 			return nil, err
 		}
 	}
@@ -123,7 +136,7 @@ func (r *Runner) start(tr *traces.Trace, cfg Config, obs []Observer) (*running, 
 		}
 	}
 	var err error
-	run.policy, err = newPolicy(tr, cfg.Policy, policies.Env{Device: run.device, Limit: limit, Streams: len(tr.Streams)})
+	run.policy, err = cfg.Policy.New(policies.Env{Device: run.device, Limit: limit, Streams: len(tr.Streams)})
 	if err != nil {
 		return nil, fmt.Errorf("policy %s: %w", cfg.Policy, err)
 	}
@@ -371,9 +384,4 @@ func Measure(p policies.Policy) Fragmentation {
 		f.External = 1 - float64(f.LargestFree)/float64(all)
 	}
 	return f
-}
-
-// newPolicy makes the policy for a trace.
-func newPolicy(_ *traces.Trace, spec *policies.Spec, env policies.Env) (policies.Policy, error) {
-	return spec.New(env)
 }

@@ -79,15 +79,25 @@ func RunShared(ctx context.Context, jobs []SharedJob, capacity int64) (*SharedRe
 
 // PeakTime is when most bytes of a trace are live, in µs from its start.
 func PeakTime(tr *traces.Trace) int64 {
+	if k := PeakEvent(tr); k >= 0 {
+		return tr.Events[k].TimeUS
+	}
+	return 0
+}
+
+// PeakEvent is the index of the event after which most requested bytes of a
+// trace are live, the first of several; -1 if there is none.
+func PeakEvent(tr *traces.Trace) int {
 	size := make([]int64, tr.NumBlocks)
-	var live, most, when int64
+	var live, most int64
+	when := -1
 	for i := range tr.Events {
 		e := &tr.Events[i]
 		switch e.Kind {
 		case traces.Alloc:
 			size[e.ID] = e.Size
 			if live += e.Size; live > most {
-				most, when = live, e.TimeUS
+				most, when = live, i
 			}
 		case traces.Free, traces.FreeCompleted:
 			live -= size[e.ID]

@@ -137,7 +137,8 @@ type Result struct {
 	OOMs   []OOM
 	Driver Driver
 	// AtPeak is the fragmentation when reserved bytes were highest (first
-	// such moment); nil without Config.Detail.
+	// such moment; for an allocator that takes all its memory at once, when
+	// most was live); nil without Config.Detail.
 	AtPeak *Fragmentation
 	// Notes are the trace's and the policy's notes and those of this run.
 	Notes []string

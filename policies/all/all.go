@@ -9,6 +9,7 @@ import (
 	"allocsim/policies/bfc"
 	"allocsim/policies/cupy"
 	"allocsim/policies/direct"
+	"allocsim/policies/packing"
 	"allocsim/policies/rmm"
 	"allocsim/policies/stream"
 	"allocsim/policies/torch"
@@ -18,6 +19,7 @@ func init() {
 	policies.Register(bfc.Registration)
 	policies.Register(cupy.Registration)
 	policies.Register(direct.Registration)
+	policies.Register(packing.Registration)
 	policies.Register(rmm.Arena)
 	policies.Register(rmm.Binning)
 	policies.Register(rmm.Fixed)
