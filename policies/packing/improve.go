@@ -362,8 +362,8 @@ func (r *run) reorder(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for i := range t {
-			if a := &t[i]; a.ok && a.height <= bestHeight {
+		for i := range t.attempts {
+			if a := &t.attempts[i]; a.ok && a.height <= bestHeight {
 				bestHeight = a.height
 				best, keys[i] = keys[i], best
 				bestOffsets, a.offsets = a.offsets, bestOffsets

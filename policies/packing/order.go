@@ -6,9 +6,8 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sync/errgroup"
 )
 
 // key is a quantity to order buffers by, largest first unless it says
@@ -168,20 +167,24 @@ type attempt struct {
 	height  int64
 	ok      bool
 	steps   int64
-	fitter  *fitter
+	fitter  *fitter // the worker's
 }
 
-// tries keeps the memory of the attempts of a wave.
-type tries [wave]attempt
+// tries keeps the memory of the attempts of a wave and of its workers.
+type tries struct {
+	attempts [wave]attempt
+	fitters  [wave]*fitter
+}
 
 // together runs f for the first n attempts, on up to opt.Workers goroutines.
 // Each gives up after most steps.
 func (r *run) together(ctx context.Context, t *tries, n int, most int64, f func(i int, a *attempt)) error {
-	err := parallel(ctx, n, r.opt.Workers, func(_, i int) bool {
-		a := &t[i]
-		if a.fitter == nil {
-			a.fitter = newFitter(r.p)
+	err := parallel(ctx, n, r.opt.Workers, func(worker, i int) bool {
+		a := &t.attempts[i]
+		if t.fitters[worker] == nil {
+			t.fitters[worker] = newFitter(r.p)
 		}
+		a.fitter = t.fitters[worker]
 		if a.offsets == nil {
 			a.offsets = make([]int64, r.p.n)
 		}
@@ -191,7 +194,7 @@ func (r *run) together(ctx context.Context, t *tries, n int, most int64, f func(
 		return true
 	})
 	for i := range n {
-		r.best.Steps += t[i].steps
+		r.best.Steps += t.attempts[i].steps
 	}
 	return err
 }
@@ -200,15 +203,15 @@ func (r *run) together(ctx context.Context, t *tries, n int, most int64, f func(
 // returned false for some i, what comes after i may be left out. The error is
 // ctx's.
 func parallel(ctx context.Context, n, workers int, f func(worker, i int) bool) error {
-	var g errgroup.Group
+	var g sync.WaitGroup
 	var next, stop atomic.Int64
 	stop.Store(int64(n))
 	for w := range min(max(workers, 1), n) {
-		g.Go(func() error {
+		g.Go(func() {
 			for {
 				i := next.Add(1) - 1
 				if i >= stop.Load() || ctx.Err() != nil {
-					return nil
+					return
 				}
 				if !f(w, int(i)) {
 					for old := stop.Load(); i < old && !stop.CompareAndSwap(old, i); old = stop.Load() {
@@ -217,7 +220,7 @@ func parallel(ctx context.Context, n, workers int, f func(worker, i int) bool) e
 			}
 		})
 	}
-	_ = g.Wait()
+	g.Wait()
 	return ctx.Err()
 }
 
@@ -246,7 +249,7 @@ func (r *run) portfolio(ctx context.Context) error {
 			return err
 		}
 		for i := range n {
-			if a := &t[i]; a.ok && a.height < r.best.Height {
+			if a := &t.attempts[i]; a.ok && a.height < r.best.Height {
 				h := heuristics[at+i]
 				r.offer(h.name, slices.Clone(a.offsets), a.height)
 				r.order = nil

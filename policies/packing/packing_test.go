@@ -123,15 +123,67 @@ func random(n int, seed uint64) []Buffer {
 	return bs
 }
 
-func BenchmarkPack100k(b *testing.B) {
-	bs := random(100_000, 1)
-	for b.Loop() {
-		p, err := Pack(context.Background(), bs, Options{})
-		if err != nil {
-			b.Fatal(err)
+// training makes about n buffers as a training loop would: parameters that
+// stay, activations that go in reverse order, temporaries of varying size.
+func training(n int) []Buffer {
+	rng := rand.New(rand.NewPCG(1, 1))
+	var log Log
+	size := func() int64 { return 512 << rng.IntN(16) }
+	for range 600 {
+		log.Malloc(size())
+	}
+	layers := make([]int64, 1000)
+	for i := range layers {
+		layers[i] = size()
+	}
+	for len(log.buffers) < n {
+		scale := 1 + rng.Int64N(64) // a batch of its own length
+		var kept []int
+		for _, s := range layers {
+			x := log.Malloc(s * scale / 32)
+			t := log.Malloc(s * scale / 64)
+			log.Free(t)
+			kept = append(kept, x)
 		}
-		b.ReportMetric(float64(p.Height)/float64(p.Bound), "height/bound")
-		b.ReportMetric(float64(p.Steps), "steps")
+		for i := len(kept) - 1; i >= 0; i-- {
+			g := log.Malloc(layers[i] * scale / 32)
+			t := log.Malloc(layers[i])
+			log.Free(kept[i])
+			log.Free(g)
+			log.Free(t)
+		}
+	}
+	return log.Buffers()
+}
+
+// BenchmarkPack shows the time for whole programs with the default budget, and
+// for the first heuristic alone.
+func BenchmarkPack(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		bs   func() []Buffer
+	}{
+		{"training-100k", func() []Buffer { return training(100_000) }},
+		{"training-1M", func() []Buffer { return training(1_000_000) }},
+		{"random-100k", func() []Buffer { return random(100_000, 1) }},
+	} {
+		for _, budget := range []int64{0, -1} {
+			name := c.name + "/default"
+			if budget < 0 {
+				name = c.name + "/first"
+			}
+			b.Run(name, func(b *testing.B) {
+				bs := c.bs()
+				for b.Loop() {
+					p, err := Pack(context.Background(), bs, Options{Budget: budget})
+					if err != nil {
+						b.Fatal(err)
+					}
+					b.ReportMetric(float64(p.Height)/float64(p.Bound), "height/bound")
+					b.ReportMetric(float64(p.Steps), "steps")
+				}
+			})
+		}
 	}
 }
 
@@ -155,18 +207,6 @@ func BenchmarkHeuristics(b *testing.B) {
 				b.ReportMetric(float64(f.steps), "steps")
 			}
 		})
-	}
-}
-
-func BenchmarkPack1M(b *testing.B) {
-	bs := random(1_000_000, 1)
-	for b.Loop() {
-		p, err := Pack(context.Background(), bs, Options{Budget: -1})
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.ReportMetric(float64(p.Height)/float64(p.Bound), "height/bound")
-		b.ReportMetric(float64(p.Steps), "steps")
 	}
 }
 
