@@ -342,7 +342,8 @@ type Layout struct {
 // SpaceRecorder is an observer that records Fragments and, when asked, the
 // Layout.
 type SpaceRecorder struct {
-	scale Scale
+	scale Scale // of the layout
+	curve Scale // of the curves
 	space space
 	event int
 	used  int64
@@ -374,7 +375,7 @@ type rawBlock struct {
 // layout takes memory in proportion to the trace's blocks.
 func NewSpaceRecorder(tr *traces.Trace, policy *policies.Spec, axis Axis, columns int, layout bool) *SpaceRecorder {
 	s := NewScale(tr, axis, columns)
-	r := &SpaceRecorder{scale: s, event: -1, layout: layout, pages: pageSizes(policy)}
+	r := &SpaceRecorder{scale: s, curve: s, event: -1, layout: layout, pages: pageSizes(policy)}
 	for _, t := range r.tracers() {
 		*t = newTracer(s.Columns)
 	}
@@ -385,6 +386,12 @@ func NewSpaceRecorder(tr *traces.Trace, policy *policies.Spec, axis Axis, column
 		r.space.idle = func(lo, hi uint64, from, to int64) { r.cached = append(r.cached, rawRange{lo, hi, from, to}) }
 	}
 	return r
+}
+
+// Curves gives the fragments another axis than the layout; call it before the
+// run.
+func (r *SpaceRecorder) Curves(tr *traces.Trace, axis Axis) {
+	r.curve = NewScale(tr, axis, r.curve.Columns)
 }
 
 // pageSizes are the pages in which a policy maps expandable segments: 2 MiB
@@ -410,7 +417,7 @@ func (r *SpaceRecorder) Observe(at sim.At, e *policies.Event) {
 		r.settle()
 		r.event = at.Event
 		r.now = r.scale.x(at)
-		c := r.scale.column(r.now)
+		c := r.curve.column(r.curve.x(at))
 		for _, t := range [...]*tracer{&r.reserved, &r.held, &r.usedT, &r.stranded, &r.external} {
 			t.move(c)
 		}
@@ -464,10 +471,10 @@ func (r *SpaceRecorder) settle() {
 func (r *SpaceRecorder) Fragments() *Fragments {
 	r.settle()
 	for _, t := range r.tracers() {
-		t.move(r.scale.Columns - 1)
+		t.move(r.curve.Columns - 1)
 	}
 	return &Fragments{
-		Scale: r.scale, Reserved: r.reserved.curve, Held: r.held.curve, Used: r.usedT.curve,
+		Scale: r.curve, Reserved: r.reserved.curve, Held: r.held.curve, Used: r.usedT.curve,
 		Stranded: r.stranded.curve, External: r.external.curve,
 	}
 }
@@ -529,4 +536,30 @@ func (r *SpaceRecorder) Layout() *Layout {
 		l.Blocks = append(l.Blocks, s)
 	}
 	return l
+}
+
+// ByTime is a layout recorded by event with the events' times in their place;
+// the layout itself where the trace has no clock.
+func (l *Layout) ByTime(tr *traces.Trace) *Layout {
+	s := NewScale(tr, ByTime, 1)
+	if s.Axis != ByTime || l.Scale.Axis != ByEvent {
+		return l
+	}
+	at := func(x int64) int64 {
+		if x < int64(len(tr.Events)) {
+			return tr.Events[x].TimeUS
+		}
+		return s.Span
+	}
+	out := &Layout{Scale: s, Height: l.Height, Segments: slices.Clone(l.Segments), Cached: slices.Clone(l.Cached), Blocks: slices.Clone(l.Blocks)}
+	for _, rs := range [][]RangeSpan{out.Segments, out.Cached} {
+		for i := range rs {
+			rs[i].X0, rs[i].X1 = at(rs[i].X0), at(rs[i].X1)
+		}
+	}
+	for i := range out.Blocks {
+		b := &out.Blocks[i]
+		b.X0, b.X1 = at(b.X0), at(b.X1)
+	}
+	return out
 }

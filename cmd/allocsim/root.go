@@ -53,7 +53,7 @@ To record a job: allocsim record --help`,
 		}
 	}
 	add("advise", newTune(a), newPlan(a), newScale(a), newDiagnose(a), newConf(a))
-	add("look", newInspect(a), newReplay(a), newCompare(a), newPlot(a))
+	add("look", newInspect(a), newReplay(a), newCompare(a), newPlot(a), newReport(a))
 	add("make", newRecord(a), newSynth(a), newConvert(a))
 	add("prove", newCheck(a), newValidate(a))
 	root.AddCommand(newTopics()...)

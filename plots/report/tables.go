@@ -1,0 +1,255 @@
+package report
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"allocsim/internal/bytesize"
+	"allocsim/planner"
+	"allocsim/policies"
+	"allocsim/traces/inspect"
+)
+
+// table is a table that the browser sorts and copies.
+type table struct {
+	ID, Caption string
+	Heads       []head
+	Rows        [][]cell
+	// Note says what the table leaves out.
+	Note string
+}
+
+type head struct {
+	Name   string
+	Number bool
+}
+
+// cell is a text and, for numbers, the value it is sorted and copied by.
+type cell struct{ Text, Value string }
+
+func (t *table) add(cells ...cell) { t.Rows = append(t.Rows, cells) }
+
+func sizeCell(n int64) cell { return cell{size(n), fmt.Sprint(n)} }
+
+func numberCell(n int64) cell { return cell{number(int(n)), fmt.Sprint(n)} }
+
+func timeCell(us float64) cell { return cell{duration(us), fmt.Sprintf("%.0f", us)} }
+
+func headroom(usable, n int64) cell {
+	switch {
+	case usable <= 0:
+		return cell{"unknown", ""}
+	case n < 0:
+		return cell{"−" + size(-n), fmt.Sprint(n)}
+	}
+	return cell{"+" + size(n), fmt.Sprint(n)}
+}
+
+func size(n int64) string { return bytesize.Format(n) }
+
+func orDefault(conf string) string {
+	if conf == "" {
+		return "(default)"
+	}
+	return conf
+}
+
+func duration(us float64) string {
+	switch {
+	case us >= 1e6:
+		return fmt.Sprintf("%.2f s", us/1e6)
+	case us >= 1e3:
+		return fmt.Sprintf("%.1f ms", us/1e3)
+	}
+	return fmt.Sprintf("%.0f µs", us)
+}
+
+// number is a count with thousands separated.
+func number(n int) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// candidates lists the settings simulated.
+func candidates(t *planner.Tuning) *table {
+	const most = 60
+	tab := &table{ID: "settings", Caption: fmt.Sprintf("Settings simulated (%s)", number(t.Searched)), Heads: []head{
+		{"rank", true}, {"peak reserved", true}, {"at most", true}, {"driver calls take", true}, {"retries", true}, {"OOMs", true}, {"setting", false}}}
+	for i := range t.Candidates {
+		c := &t.Candidates[i]
+		if i == most {
+			tab.Note = fmt.Sprintf("The best %d; allocsim tune --json lists all.", most)
+			break
+		}
+		up := cell{"", ""}
+		if c.Span != nil {
+			up = sizeCell(c.Upper())
+		}
+		peak := sizeCell(c.ReservedPeak)
+		if c.Stopped {
+			peak.Text = "> " + peak.Text
+		}
+		name := orDefault(c.Conf)
+		switch {
+		case c.Approximate:
+			name += " (an approximation)"
+		case c.Limits:
+			name += " (a limit)"
+		}
+		tab.add(cell{fmt.Sprint(i + 1), fmt.Sprint(i + 1)}, peak, up, timeCell(float64(c.Driver.StallUS)), numberCell(c.NumAllocRetries), numberCell(c.NumOOMs), cell{name, ""})
+	}
+	return tab
+}
+
+// tables are those about one trace.
+func (b *builder) tables(id string, i int, runs []*run, sum *inspect.Summary) []*table {
+	const most = 40
+	tr := b.jobs[i].Trace
+	var out []*table
+	compare := &table{ID: id + "-runs", Caption: "Settings compared", Heads: []head{
+		{"setting", false}, {"peak reserved", true}, {"peak allocated", true}, {"peak stranded", true}, {"driver calls", true}, {"driver calls take", true}, {"retries", true}, {"OOMs", true}}}
+	for _, r := range runs {
+		s, d := &r.result.Stats, &r.result.Driver
+		compare.add(cell{r.Name, ""}, sizeCell(s.ReservedBytes[policies.All].Peak), sizeCell(s.AllocatedBytes[policies.All].Peak), sizeCell(r.frags.Stranded.Max()),
+			numberCell(d.Mallocs+d.Frees+d.Maps+d.Unmaps), timeCell(d.StallUS), numberCell(s.NumAllocRetries), numberCell(s.NumOOMs))
+	}
+	compare.Note = "The bound, the most bytes live at once, is " + size(b.bound(i)) + ": no placement needs less."
+	out = append(out, compare)
+	top := inspect.Top(tr)
+	holders := &table{ID: id + "-top", Caption: "Who holds the memory at the peak (" + duration(float64(top.TimeUS)) + ")", Heads: []head{
+		{"bytes", true}, {"blocks", true}, {"lifetime", false}, {"where", false}}}
+	for k, h := range top.Holders {
+		if k == most {
+			holders.Note = fmt.Sprintf("The largest %d of %s; allocsim inspect --top --json lists all.", most, number(len(top.Holders)))
+			break
+		}
+		holders.add(sizeCell(h.Bytes), numberCell(int64(h.Blocks)), cell{string(h.Lifetime), ""}, cell{h.Where, ""})
+	}
+	out = append(out, holders)
+	if r := inspect.FindLeaks(tr, b.jobs[i].Base.Capacity); len(r.Leaks) > 0 {
+		leaks := &table{ID: id + "-leaks", Caption: "Memory that grows", Heads: []head{{"per iteration", true}, {"since", true}, {"blocks", true}, {"where", false}}}
+		for k, l := range r.Leaks {
+			if k == most {
+				leaks.Note = fmt.Sprintf("The first %d of %s.", most, number(len(r.Leaks)))
+				break
+			}
+			leaks.add(sizeCell(l.BytesPerIteration), timeCell(float64(l.SinceUS)), numberCell(int64(l.Blocks)), cell{l.Where, ""})
+		}
+		out = append(out, leaks)
+	}
+	largest := &table{ID: id + "-largest", Caption: "Largest requests", Heads: []head{{"size", true}, {"times", true}, {"first at", true}, {"where", false}}}
+	for k, r := range sum.Largest {
+		if k == most {
+			break
+		}
+		largest.add(sizeCell(r.Size), numberCell(int64(r.Count)), timeCell(float64(r.TimeUS)), cell{r.Where, ""})
+	}
+	out = append(out, largest)
+	for k, r := range runs {
+		if len(r.result.OOMs) == 0 {
+			continue
+		}
+		ooms := &table{ID: fmt.Sprintf("%s-ooms%d", id, k), Caption: "Out of memory, " + r.Name, Heads: []head{
+			{"at", true}, {"requested", true}, {"reserved", true}, {"allocated", true}, {"largest free block", true}, {"free on the device", true}, {"cause", false}, {"in the recording", false}}}
+		for n, o := range r.result.OOMs {
+			if n == most {
+				ooms.Note = fmt.Sprintf("The first %d of %s; allocsim replay --json lists more.", most, number(int(r.result.Stats.NumOOMs)))
+				break
+			}
+			free := cell{"unlimited", ""}
+			if r.result.Capacity > 0 {
+				free = sizeCell(o.DeviceFree)
+			}
+			recorded := "no"
+			if o.Recorded {
+				recorded = "yes"
+			}
+			ooms.add(timeCell(float64(o.TimeUS)), sizeCell(o.Requested), sizeCell(o.Reserved), sizeCell(o.Allocated), sizeCell(o.LargestFree), free, cell{string(o.Cause), ""}, cell{recorded, ""})
+		}
+		out = append(out, ooms)
+	}
+	return out
+}
+
+// bound is the most bytes of a trace that live at once.
+func (b *builder) bound(i int) int64 {
+	if i < len(b.tuning.PerTrace) {
+		return b.tuning.PerTrace[i].Bound
+	}
+	return b.tuning.Bound
+}
+
+// source describes an input.
+func (b *builder) source(i int, sum *inspect.Summary) *source {
+	tr := b.jobs[i].Trace
+	s := &source{Name: b.inputs[i].Name, SHA256: b.inputs[i].SHA256}
+	fact := func(k, v string) {
+		if v != "" {
+			s.Facts = append(s.Facts, [2]string{k, v})
+		}
+	}
+	fact("format", tr.Format)
+	fact("PyTorch", tr.Meta.Torch)
+	device := tr.Meta.DeviceName
+	if tr.Meta.DeviceTotal > 0 {
+		device = strings.TrimSpace(device + " " + size(tr.Meta.DeviceTotal))
+	}
+	fact("device", device)
+	if tr.Meta.ConfKnown {
+		fact("setting recorded", orDefault(tr.Meta.Conf))
+	}
+	var kinds []string
+	for k, n := range sum.Events {
+		kinds = append(kinds, number(n)+" "+k)
+	}
+	slices.Sort(kinds)
+	fact("events", strings.Join(kinds, ", "))
+	if tr.Duration() > 0 {
+		fact("duration", duration(float64(tr.Duration())))
+	}
+	if sum.Iterations > 0 {
+		fact("iterations", fmt.Sprintf("%d (%s)", sum.Iterations, sum.IterationsFrom))
+	}
+	fact("peak allocated", size(sum.Peak.Allocated))
+	return s
+}
+
+// glossary are the words of the report.
+var glossary = [][2]string{
+	{"allocated", "Bytes of blocks that the program holds."},
+	{"active", "Allocated, and freed blocks that another stream still uses."},
+	{"reserved", "What the allocator holds from the driver. nvidia-smi shows this and the CUDA context, about 0.6 GiB a process."},
+	{"segment", "A range that the allocator got from the driver. A block is a piece of one."},
+	{"cached", "Free memory that the allocator keeps for later and could give back: whole segments, or whole pages of expandable ones."},
+	{"stranded", "Free memory that cannot be given back because something else lives in the same segment or page."},
+	{"fragmentation", "Free memory in pieces too small for a request. External fragmentation is 1 − largest free block / all free bytes."},
+	{"bound", "The most bytes live at once. No placement can need less."},
+	{"limit", "Bytes the allocator may take: the memory fraction, or the device's capacity."},
+	{"retry", "The allocator flushed its cache to serve a request. The program waits for the GPU and the driver."},
+	{"OOM", "A request that could not be served even so: out of memory."},
+	{"driver calls take", "Modelled time in cudaMalloc, cudaFree and the mapping calls of expandable segments."},
+	{"at most", "The worst of 40 orders in which the driver may place segments and of 8 traces with changed sizes."},
+	{"expandable segments", "Segments that grow page by page instead of coming and going as a whole."},
+	{"headroom", "Memory of a card that is left: what an allocator can get of it less the smallest capacity that works."},
+}
+
+// parallel calls f for 0 … n-1 on some workers; the first error ends it.
+func parallel(ctx context.Context, workers, n int, f func(ctx context.Context, k int) error) error {
+	if workers <= 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(workers)
+	for k := range n {
+		g.Go(func() error { return f(ctx, k) })
+	}
+	return g.Wait()
+}
