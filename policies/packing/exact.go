@@ -13,7 +13,7 @@ import (
 //
 // Among all placements within the capacity consider one with the least sum of
 // offsets, and put its buffers in sequence by (offset, rank), where rank is any
-// fixed order. In such a placement every buffer sits as low as those before it
+// order; independent parts are ranked anew when they split off. In such a placement every buffer sits as low as those before it
 // in the sequence allow: on the highest of them that it overlaps in time, or at
 // 0. So it is enough to try sequences: a node of the search has some buffers
 // placed, knows for each other buffer the lowest offset left to it (low), and
@@ -43,8 +43,8 @@ type search struct {
 	size     []int64
 	align    []int64
 	lo, hi   []int32
-	sections [][]int32 // buffers by section, by rank
-	overlaps [][]int32 // buffers by buffer
+	sections [][]int32 // buffers by section
+	overlaps [][]int32 // buffers that share a section, by buffer
 	twin     []int32   // the previous buffer of the same kind, or -1
 
 	taste taste
@@ -63,7 +63,7 @@ type search struct {
 	stamp   []int32  // by section
 	stamps  int32
 	scratch []release
-	arena   []int32
+	arena   []int32 // of the lists of the nodes on the way
 
 	failed map[hash]struct{}
 	ctx    context.Context
@@ -77,7 +77,7 @@ type change struct {
 	old   int64
 }
 
-// release is a waiting buffer of a section: it cannot start below low.
+// release is the waiting bytes of a section that cannot start below low.
 type release struct{ low, size int64 }
 
 type hash struct{ a, b uint64 }
