@@ -674,7 +674,7 @@ func (t *tuner) why(baseline, best *Candidate) string {
 	case !baseline.Completed:
 		s += fmt.Sprintf(" completes, where the present setting runs out of memory %d times; it reserves %s", baseline.NumOOMs, size(best.ReservedPeak))
 	case best.NumOOMs < baseline.NumOOMs:
-		s += fmt.Sprintf(" serves what the present setting cannot: %d requests fail now, %d then; it reserves %s", baseline.NumOOMs, best.NumOOMs, size(best.ReservedPeak))
+		s += fmt.Sprintf(" serves what the present setting cannot (requests that fail: %d now, %d then); it reserves %s", baseline.NumOOMs, best.NumOOMs, size(best.ReservedPeak))
 	case !baseline.completes():
 		s += fmt.Sprintf(" completes however the driver places segments, where the present setting does not; it reserves %s", size(best.ReservedPeak))
 	case best.Upper() < baseline.Upper():

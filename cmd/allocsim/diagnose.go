@@ -157,7 +157,13 @@ func (a *app) showDiagnosis(r diagnose.Report, words bool) error {
 	}
 	a.printf("\n")
 	for i, s := range r.Advice {
-		a.printf("%s\n", wrap(fmt.Sprintf("%d. %s", i+1, s), 80, "   "))
+		if s != "next: "+r.Next {
+			a.printf("%s\n", wrap(fmt.Sprintf("%d. %s", i+1, s), 80, "   "))
+		}
+	}
+	// Commands are for copying, so they are not wrapped.
+	if r.Next != "" {
+		a.printf("\nnext:\n  %s\n", strings.NewReplacer(" && ", "\n  ", "; ", "\n  ").Replace(r.Next))
 	}
 	if words {
 		a.printf("\n%s\n", strings.Join(diagnose.Glossary, "\n"))
