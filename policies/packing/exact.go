@@ -13,9 +13,9 @@ import (
 //
 // Among all placements within the capacity consider one with the least sum of
 // offsets, and put its buffers in sequence by (offset, rank), where rank is any
-// order; independent parts are ranked anew when they split off. In such a placement every buffer sits as low as those before it
-// in the sequence allow: on the highest of them that it overlaps in time, or at
-// 0. So it is enough to try sequences: a node of the search has some buffers
+// order; independent parts are ranked anew when they split off. In such a
+// placement every buffer sits as low as those before it in the sequence allow:
+// on the highest of them that it overlaps in time, or at 0. So it is enough to try sequences: a node of the search has some buffers
 // placed, knows for each other buffer the lowest offset left to it (low), and
 // tries each of them next, at low. If the whole search fails, no placement
 // exists. Branches that cannot lead to a least-sum placement are cut:
