@@ -2,52 +2,22 @@ package plots
 
 import (
 	"context"
-	"path/filepath"
 	"testing"
 
+	"allocsim/plots/internal/plotstest"
 	"allocsim/policies"
-	_ "allocsim/policies/all"
 	"allocsim/sim"
-	"allocsim/traces/formats"
 )
-
-// recording opens a bundled recording with what it leaves open found out.
-func recording(t testing.TB, name string) *sim.Recovered {
-	t.Helper()
-	rec, err := formats.Open(context.Background(), filepath.Join("..", "testdata", "recordings", name+".pickle.zst"), formats.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr, err := rec.Device(-1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := sim.Recover(context.Background(), tr, sim.RecoverOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
-// spec parses a policy.
-func spec(t testing.TB, s string) *policies.Spec {
-	t.Helper()
-	p, err := policies.Parse(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
 
 // TestSpaceFollowsAllocator holds the free memory found from events alone
 // against the policy's own segments, at the reserved peak of a run.
 func TestSpaceFollowsAllocator(t *testing.T) {
 	for _, name := range []string{"gnn__default", "gnn__exp", "fuzz0021", "fuzz0051", "oom_retry__f12", "streams_prefetch__default", "cuda_graph__default"} {
-		rec := recording(t, name)
+		rec := plotstest.Recording(t, "..", name)
 		for _, policy := range []string{"", "torch:expandable_segments:True", "bfc", "rmm-pool", "cupy", "direct"} {
 			cfg := rec.Config()
 			if policy != "" {
-				cfg.Policy = spec(t, policy)
+				cfg.Policy = plotstest.Spec(t, policy)
 			}
 			cfg.Detail = true
 			res, err := sim.Run(context.Background(), rec.Trace, cfg)
@@ -94,10 +64,10 @@ func TestSpaceFollowsAllocator(t *testing.T) {
 // TestLayoutTiles: blocks lie inside segments in use and never overlap in
 // address and time.
 func TestLayoutTiles(t *testing.T) {
-	rec := recording(t, "fuzz0021")
+	rec := plotstest.Recording(t, "..", "fuzz0021")
 	for _, policy := range []string{"torch", "torch:expandable_segments:True"} {
 		cfg := rec.Config()
-		cfg.Policy = spec(t, policy)
+		cfg.Policy = plotstest.Spec(t, policy)
 		r := NewSpaceRecorder(rec.Trace, cfg.Policy, ByEvent, 1000, true)
 		res, err := sim.Run(context.Background(), rec.Trace, cfg, r)
 		if err != nil {

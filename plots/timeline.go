@@ -128,11 +128,12 @@ func (t *Timeline) draw(s *sheet) error {
 		if bySpace {
 			p.Add(level(t.Bound, bound))
 		}
-		p.Add(s.stroke(m.Scale.Span, m.Allocated, allocated))
+		// The thinner line on top, so that neither hides the other where they
+		// rise together.
+		p.Add(s.stroke(m.Scale.Span, m.Reserved, reserved), s.stroke(m.Scale.Span, m.Allocated, allocated))
 		if pending {
 			p.Add(s.stroke(m.Scale.Span, m.Active, active))
 		}
-		p.Add(s.stroke(m.Scale.Span, m.Reserved, reserved))
 		p.Add(marks(m.Retries, 0.93, retry, s.line(th.retry, 0.4, 1, 2)))
 		p.Add(marks(m.OOMs, 0.97, oom, s.line(th.alarm, 0.5, 2, 2)))
 		return p

@@ -403,10 +403,15 @@ func figure(f plots.Figure, w, h vg.Length) (template.HTML, error) {
 	if err := plots.Render(&out, f, plots.Options{Format: plots.SVG, Width: w * vg.Inch, Height: h * vg.Inch}); err != nil {
 		return "", err
 	}
-	// Inline SVG has no XML declaration.
+	// Inline SVG has no XML declaration; the page is the background.
 	s := out.String()
 	if i := strings.Index(s, "<svg "); i >= 0 {
 		s = s[i:]
+	}
+	if i := strings.Index(s, "<path "); i >= 0 {
+		if j := strings.Index(s[i:], "/>"); j >= 0 && strings.Contains(s[i:i+j], "fill:#FFFFFF") {
+			s = s[:i] + s[i+j+2:]
+		}
 	}
 	return template.HTML(s), nil // plots escapes its texts
 }

@@ -307,7 +307,6 @@ function setUp(box) {
     if (p.limit > 0) level(c, f, p.limit, colours.limit, [9, 3, 2, 3]);
     level(c, f, data.bound, colours.bound, [2, 3]);
     c.lineWidth = 1;
-    c.strokeStyle = colours.allocated; trace(c, f, d, 'allocated', false);
     if (state.policy !== 0) {
       c.strokeStyle = colours.reserved;
       c.setLineDash([5, 4]);
@@ -316,6 +315,8 @@ function setUp(box) {
     }
     c.lineWidth = 2;
     c.strokeStyle = colours.reserved; trace(c, f, d, 'reserved', false);
+    c.lineWidth = 1;
+    c.strokeStyle = colours.allocated; trace(c, f, d, 'allocated', false);
     c.textAlign = 'center';
     c.textBaseline = 'middle';
     for (const [list, colour, sign, y] of [[p.retries, colours.retry, '▲', TOP + 8], [p.ooms, colours.alarm, '✕', TOP - 4]]) {
