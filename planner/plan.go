@@ -49,7 +49,7 @@ type CardVerdict struct {
 	Usable   int64        `json:"usable"`
 	Verdict  gpus.Verdict `json:"verdict"`
 	// Conf is the setting the verdict is for: the present one where that fits,
-	// else the best.
+	// else the one that comes nearer.
 	Conf string `json:"conf"`
 	// ReservedPeak and NumAllocRetries are those of a run on this card.
 	ReservedPeak    int64 `json:"reserved_peak"`
@@ -324,7 +324,10 @@ func (p *capacityPlan) judge(ctx context.Context, card gpus.Card, baseline, best
 	s := baseline
 	a := card.Assess(baseline.safe)
 	v.WithBaseline = a.Verdict
-	if better := card.Assess(best.safe); a.Verdict != gpus.Fits && rank(better.Verdict) < rank(a.Verdict) {
+	// Where the present setting does not fit for certain, what counts is how
+	// near the best one comes.
+	if better := card.Assess(best.safe); a.Verdict != gpus.Fits &&
+		(rank(better.Verdict) < rank(a.Verdict) || rank(better.Verdict) == rank(a.Verdict) && better.Headroom > a.Headroom) {
 		s, a = best, better
 	}
 	v.Conf, v.Usable, v.Verdict, v.Headroom, v.Reason = s.conf, a.Usable, a.Verdict, a.Headroom, a.Reason

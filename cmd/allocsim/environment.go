@@ -34,6 +34,7 @@ type environment struct {
 	device    int
 	torch     string
 	sidecar   string
+	stdinRead bool
 }
 
 // addDevice adds the flags of the device and its limit.
@@ -72,8 +73,8 @@ func (e *environment) parse(cmd *cobra.Command) error {
 	if e.confSet && e.policy != "" {
 		return errors.New("--conf is short for --policy torch:…; give one of them")
 	}
-	if e.fracSet && !(e.fraction >= 0 && e.fraction <= 1) {
-		return fmt.Errorf("--memory-fraction %v: a fraction is between 0 and 1", e.fraction)
+	if e.fracSet && !(e.fraction > 0 && e.fraction <= 1) {
+		return fmt.Errorf("--memory-fraction %v: a fraction is above 0 and at most 1 (no limit)", e.fraction)
 	}
 	if cmd.Flags().Changed("device") && e.device < 0 {
 		return fmt.Errorf("--device %d: devices count from 0", e.device)
@@ -98,9 +99,19 @@ func (e *environment) version(tr *traces.Trace) conf.Version {
 
 // open reads a trace.
 func (e *environment) open(ctx context.Context, path string) (*traces.Trace, error) {
+	switch {
+	case path == "":
+		return nil, errors.New("the name of a trace is empty; is a variable of the shell not set?")
+	case path == "-" && e.stdinRead:
+		return nil, errors.New("standard input (-) can be read once only; give files")
+	case path == "-":
+		e.stdinRead = true
+	}
 	bar := e.a.progress("reading", "bytes")
 	defer bar.Done()
-	rec, err := formats.Open(ctx, path, formats.Options{Sidecar: e.sidecar, Progress: bar.Set, Stdin: e.a.stdin})
+	rec, err := interruptible(ctx, func() (*traces.Recording, error) {
+		return formats.Open(ctx, path, formats.Options{Sidecar: e.sidecar, Progress: bar.Set, Stdin: e.a.stdin})
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -192,6 +203,10 @@ func (e *environment) card() (gpus.Card, error) {
 	}
 	card, err := cat.Find(e.gpu)
 	if err != nil {
+		var unknown *gpus.NameError
+		if errors.As(err, &unknown) && len(unknown.Near) == 0 {
+			return gpus.Card{}, fmt.Errorf("--gpu: %w; allocsim help gpus lists the cards", err)
+		}
 		return gpus.Card{}, fmt.Errorf("--gpu: %w", err)
 	}
 	return card, nil

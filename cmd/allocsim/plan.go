@@ -131,7 +131,7 @@ func (e *environment) cards(cat *gpus.Catalogue, mig bool) ([]gpus.Card, error) 
 		cards = []gpus.Card{card}
 	case e.capacity != 0:
 		n := int64(e.capacity)
-		return []gpus.Card{{Name: "--capacity " + size(n), Total: n, Low: n, High: n, Confidence: gpus.Measured}}, nil
+		return []gpus.Card{{Name: "a device of " + size(n), Total: n, Low: n, High: n, Confidence: gpus.Measured}}, nil
 	default:
 		cards = cat.All()
 	}
@@ -148,6 +148,16 @@ func (e *environment) cards(cat *gpus.Catalogue, mig bool) ([]gpus.Card, error) 
 func (a *app) showPlan(r *planner.Planning, all bool) error {
 	if a.json {
 		return a.printJSON(r)
+	}
+	if len(r.GPUs) == 1 {
+		g := r.GPUs[0]
+		with := ""
+		if g.Conf != r.Baseline {
+			with = " with " + orDefault(g.Conf)
+		}
+		// The verdict stands out; the rest is wrapped with it.
+		text := wrap(fmt.Sprintf("%s on %s%s: %s", g.Verdict, g.Name, with, g.Reason), 80, "")
+		a.printf("%s%s\n\n", a.strong(string(g.Verdict)), strings.TrimPrefix(text, string(g.Verdict)))
 	}
 	m := r.MinCapacity
 	t := table.New("smallest memory that works", ">for the allocator", ">safe", "setting")
@@ -180,7 +190,7 @@ func (a *app) showPlan(r *planner.Planning, all bool) error {
 		case gpus.Unknown:
 			usable, headroom, retries, setting = "unknown", "", "", ""
 		case gpus.No:
-			retries, setting = "", ""
+			retries = ""
 		}
 		row := []string{head(g.Name, 29), usable, string(g.Verdict), headroom, retries, setting}
 		if priced {
@@ -197,9 +207,6 @@ func (a *app) showPlan(r *planner.Planning, all bool) error {
 	}
 	if hidden != "" {
 		a.printf("%s\n", wrap(hidden, 80, ""))
-	}
-	if len(r.GPUs) == 1 && r.GPUs[0].Reason != "" {
-		a.printf("\n%s\n", wrap(r.GPUs[0].Reason, 80, ""))
 	}
 	notes := append(r.Notes, fmt.Sprintf("\"Safe\" works under all %d orders in which the driver may place segments; verdicts go by it.", sim.SpanOrders))
 	a.notes(notes)
