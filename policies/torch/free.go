@@ -107,24 +107,13 @@ func (p *Policy) freeBlock(s *streamSet, i uint32) {
 			n++
 			bytes += b.size
 		}
-		change(&p.stats.InactiveSplit, s.class, n)
-		change(&p.stats.InactiveSplitBytes, s.class, bytes)
+		p.countSplits(s.class, n, bytes)
 	}
 	p.tally[s.class].requested -= req
 	p.tally[policies.All].requested -= req
 	if p.pends {
 		p.stats.Active.Sub(s.class, 1)
 		p.stats.ActiveBytes.Sub(s.class, size)
-	}
-}
-
-// change increases or decreases a stat by x. There is no branch on the sign,
-// which no predictor could guess.
-func change(a *policies.StatArray, c policies.Class, x int64) {
-	for _, t := range [...]*policies.Stat{&a[policies.All], &a[c]} {
-		t.Current += x
-		t.Allocated += max(x, 0)
-		t.Peak = max(t.Peak, t.Current)
 	}
 }
 

@@ -164,15 +164,14 @@ func (p *Policy) finish(s *streamSet, i uint32, size, req int64) policies.Block 
 		p.insertFree(s, n)
 		if b.seg == noSeg {
 			if wasSplit {
-				p.stats.InactiveSplitBytes.Sub(class, size)
+				p.splits[class].bytes -= size
+				p.splits[policies.All].bytes -= size
 			} else {
-				p.stats.InactiveSplit.Add(class, 1)
-				p.stats.InactiveSplitBytes.Add(class, rem)
+				p.countSplits(class, 1, rem)
 			}
 		}
 	} else if wasSplit && b.seg == noSeg {
-		p.stats.InactiveSplit.Sub(class, 1)
-		p.stats.InactiveSplitBytes.Sub(class, b.size)
+		p.countSplits(class, -1, -b.size)
 	}
 	b.state = live
 	b.req = req

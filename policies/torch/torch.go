@@ -81,6 +81,23 @@ func (t *tally) add(bytes, requested int64) {
 	t.requestedPeak = max(t.requestedPeak, t.requested)
 }
 
+// splits is the present, highest and total number of free pieces of split
+// segments and of their bytes. Of the class All, totals are not kept.
+type splits struct {
+	pieces, bytes         int64
+	piecesPeak, bytesPeak int64
+	piecesSum, bytesSum   int64
+}
+
+// change adds to both numbers; they may fall. There is no branch on the sign,
+// which no predictor could guess.
+func (t *splits) change(pieces, bytes int64) {
+	t.pieces += pieces
+	t.bytes += bytes
+	t.piecesPeak = max(t.piecesPeak, t.pieces)
+	t.bytesPeak = max(t.bytesPeak, t.bytes)
+}
+
 type blockState uint8
 
 const (
@@ -144,7 +161,8 @@ type Policy struct {
 	total int64 // bytes held from the device
 	// tally counts what changes with every request; Stats brings it into
 	// stats.
-	tally [3]tally // by policies.Class
+	tally  [3]tally  // by policies.Class
+	splits [3]splits // by policies.Class
 	// pends: there has been a pending free, so active differs from allocated
 	// and is counted in stats. Until then it is the tally.
 	pends bool
@@ -273,7 +291,26 @@ func (p *Policy) Stats() *policies.Stats {
 		put(&p.stats.Active, blocks)
 		put(&p.stats.ActiveBytes, bytes)
 	}
+	var pieces, pieceBytes int64
+	for _, c := range [...]policies.Class{policies.Small, policies.Large, policies.All} {
+		t := &p.splits[c]
+		pieces += t.piecesSum
+		pieceBytes += t.bytesSum
+		p.stats.InactiveSplit[c] = policies.Stat{Current: t.pieces, Peak: t.piecesPeak, Allocated: t.piecesSum}
+		p.stats.InactiveSplitBytes[c] = policies.Stat{Current: t.bytes, Peak: t.bytesPeak, Allocated: t.bytesSum}
+	}
+	p.stats.InactiveSplit[policies.All].Allocated = pieces
+	p.stats.InactiveSplitBytes[policies.All].Allocated = pieceBytes
 	return &p.stats
+}
+
+// countSplits counts one net change of the free pieces of split segments.
+func (p *Policy) countSplits(c policies.Class, pieces, bytes int64) {
+	t := &p.splits[c]
+	t.change(pieces, bytes)
+	t.piecesSum += max(pieces, 0)
+	t.bytesSum += max(bytes, 0)
+	p.splits[policies.All].change(pieces, bytes)
 }
 
 // countAlloc counts a block that is handed out.
@@ -499,8 +536,7 @@ func (p *Policy) Restore(segs []policies.Segment) error {
 			if sb.State == policies.BlockFree {
 				p.insertFree(set, i)
 				if seg == noSeg && len(s.Blocks) > 1 {
-					p.stats.InactiveSplit.Add(class, 1)
-					p.stats.InactiveSplitBytes.Add(class, b.size)
+					p.countSplits(class, 1, b.size)
 				}
 				continue
 			}
