@@ -10,8 +10,9 @@ import (
 func newCheck(a *app) *cobra.Command {
 	env := &environment{a: a}
 	cmd := &cobra.Command{
-		Use:   "check TRACE",
-		Short: "Replay a recording and compare with what really happened",
+		Use:        "check TRACE",
+		SuggestFor: []string{"verify", "test"},
+		Short:      "Replay a recording and compare with what really happened",
 		Long: `Replays a PyTorch snapshot under the configuration it was recorded with and
 compares every address, segment event, OOM, final block and (with a sidecar)
 every statistic with what the real allocator did. Exit code 0 when all are

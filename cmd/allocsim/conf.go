@@ -14,8 +14,9 @@ func newConf(a *app) *cobra.Command {
 	var version string
 	var fix, explain, env bool
 	cmd := &cobra.Command{
-		Use:   "conf [STRING]",
-		Short: "Check a PYTORCH_CUDA_ALLOC_CONF string",
+		Use:        "conf [STRING]",
+		SuggestFor: []string{"config", "env"},
+		Short:      "Check a PYTORCH_CUDA_ALLOC_CONF string",
 		Long: `Checks a configuration string as strictly as it deserves: PyTorch silently
 accepts some mistakes and dies of others at import. Shows where the mistake is
 and how to mend it, warns of combinations that do harm, and says which PyTorch

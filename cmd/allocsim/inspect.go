@@ -26,8 +26,9 @@ func newInspect(a *app) *cobra.Command {
 	var leaks, top, infer bool
 	var rows int
 	cmd := &cobra.Command{
-		Use:   "inspect TRACE",
-		Short: "Show what is in a file: events, peaks, largest requests, leaks",
+		Use:        "inspect TRACE",
+		SuggestFor: []string{"leaks", "leak", "top", "info", "show", "summary"},
+		Short:      "Show what is in a file: events, peaks, largest requests, leaks",
 		Long: `Shows what a file holds: where it comes from, the configuration it was recorded
 with, events by kind, streams and pools, peaks, the largest requests, OOMs, and
 what is missing or had to be inferred. A snapshot without history is shown as
@@ -39,6 +40,14 @@ the segments it has.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {
 				return err
+			}
+			capacity := int64(env.capacity)
+			if env.gpu != "" {
+				card, err := env.card()
+				if err != nil {
+					return err
+				}
+				capacity, _, _ = card.Usable()
 			}
 			tr, err := env.open(cmd.Context(), args[0])
 			if err != nil {
@@ -57,7 +66,7 @@ the segments it has.`,
 				out.Segments = &s
 			}
 			if leaks {
-				r := inspect.FindLeaks(tr, int64(env.capacity))
+				r := inspect.FindLeaks(tr, capacity)
 				found := append([]inspect.Leak{}, r.Leaks...)
 				out.Leaks = &found
 				if r.Note != "" {
@@ -68,7 +77,7 @@ the segments it has.`,
 				holders := append([]inspect.Holder{}, inspect.Top(tr).Holders...)
 				out.Top = &holders
 			}
-			return a.showInspect(tr, &out, rows, int64(env.capacity))
+			return a.showInspect(tr, &out, rows, capacity)
 		},
 	}
 	env.addTrace(cmd)
@@ -78,6 +87,7 @@ the segments it has.`,
 	f.IntVar(&rows, "rows", 12, "rows `N` in each list")
 	f.BoolVar(&infer, "infer", true, "find out what the recording does not say (empty_cache calls, limits)")
 	f.Var(&env.capacity, "capacity", "with --leaks: device memory, to say when it runs out")
+	f.StringVar(&env.gpu, "gpu", "", "with --leaks: the `CARD`, to say when its memory runs out")
 	return cmd
 }
 
@@ -158,7 +168,7 @@ func (a *app) showInspect(tr *traces.Trace, s *inspection, rows int, capacity in
 		var out, each int64
 		for _, l := range *s.Leaks {
 			a.printf("%s an iteration at %s\n", size(l.BytesPerIteration), tail(l.Where, 50))
-			a.printf("    %s from %s on, left by %d of %d iterations\n", plural(l.Blocks, "block"), millis(float64(l.SinceUS)), l.Iterations, s.Iterations)
+			a.printf("    %s from %s on, in each of %s\n", plural(l.Blocks, "block"), millis(float64(l.SinceUS)), plural(l.Iterations, "iteration"))
 			out, each = l.ProjectedOOMUS, each+l.BytesPerIteration
 		}
 		if out > 0 {

@@ -23,8 +23,9 @@ func newPlan(a *app) *cobra.Command {
 	var prices string
 	var failOn []string
 	cmd := &cobra.Command{
-		Use:   "plan TRACE…",
-		Short: "Say which cards fit, and the smallest memory that works",
+		Use:        "plan TRACE…",
+		SuggestFor: []string{"fit", "cards", "gpus", "capacity"},
+		Short:      "Say which cards fit, and the smallest memory that works",
 		Long: `Finds the smallest device on which the job completes, with the present setting
 and with the best one, and judges the cards of the catalogue by it: fits, tight
 (it depends on driver and libraries) or no. Every capacity named is simulated,

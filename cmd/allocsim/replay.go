@@ -16,8 +16,9 @@ func newReplay(a *app) *cobra.Command {
 	var span bool
 	var failOn []string
 	cmd := &cobra.Command{
-		Use:   "replay TRACE",
-		Short: "Run a trace under one allocator: memory, fragmentation, OOMs",
+		Use:        "replay TRACE",
+		SuggestFor: []string{"run", "simulate", "sim"},
+		Short:      "Run a trace under one allocator: memory, fragmentation, OOMs",
 		Long: `Runs the requests of a trace under one allocator on one device and shows what
 it takes: peaks, fragmentation, driver calls with their cost, and OOMs with
 their cause. Without flags it repeats the recording: its configuration, its

@@ -32,8 +32,9 @@ func newScale(a *app) *cobra.Command {
 	var opts scale.Options
 	var largest bool
 	cmd := &cobra.Command{
-		Use:   "scale --vary batch --at 4=A --at 8=B --predict 16,32",
-		Short: "Predict the memory of a batch size or length that nobody ran",
+		Use:        "scale --vary batch --at 4=A --at 8=B --predict 16,32",
+		SuggestFor: []string{"batch", "predict", "extrapolate"},
+		Short:      "Predict the memory of a batch size or length that nobody ran",
 		Long: `Takes two or more recordings of the same program at different batch sizes (or
 sequence lengths), fits how each allocation's size depends on the value, writes
 the requests for a value nobody ran and simulates them under any allocator and

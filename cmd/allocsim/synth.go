@@ -18,8 +18,9 @@ func newSynth(a *app) *cobra.Command {
 	var list, train, infer bool
 	var out string
 	cmd := &cobra.Command{
-		Use:   "synth MODEL",
-		Short: "Write the requests of a job that nobody has run",
+		Use:        "synth MODEL",
+		SuggestFor: []string{"generate", "model"},
+		Short:      "Write the requests of a job that nobody has run",
 		Long: `Writes the requests that PyTorch would make of its allocator when it trains or
 runs a model, from the model's description: a built-in name (--list) or a YAML
 file. Each technique that saves memory is a flag, so it can be weighed before

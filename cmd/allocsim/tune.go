@@ -16,8 +16,9 @@ func newTune(a *app) *cobra.Command {
 	var failOn []string
 	var top int
 	cmd := &cobra.Command{
-		Use:   "tune TRACE…",
-		Short: "Find the setting that fits, or needs least memory",
+		Use:        "tune TRACE…",
+		SuggestFor: []string{"optimize", "optimise", "search", "fix"},
+		Short:      "Find the setting that fits, or needs least memory",
 		Long: `Simulates the trace under many settings of PYTORCH_CUDA_ALLOC_CONF and prints
 the one line to set, why it won and what it costs, or that no setting can help.
 
