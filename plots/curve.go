@@ -20,7 +20,20 @@ func (s *sheet) stroke(span int64, curve Curve, sty draw.LineStyle) plot.Plotter
 	return plotterFunc(func(c draw.Canvas, p *plot.Plot) {
 		trX, trY := p.Transforms(&c)
 		pts := steps(s.fold(curve, c.Max.X-c.Min.X), span, trX, trY)
-		c.StrokeLines(sty, c.ClipLinesXY(pts)...)
+		lines := c.ClipLinesXY(pts)
+		if s.options.Format != PNG || len(sty.Dashes) > 0 {
+			c.StrokeLines(sty, lines...)
+			return
+		}
+		// The rasterizer's work grows with the square of what a path has in
+		// one row of pixels, so a long line is drawn in pieces.
+		const piece = 64
+		for _, l := range lines {
+			for ; len(l) > piece+1; l = l[piece:] {
+				c.StrokeLines(sty, l[:piece+1])
+			}
+			c.StrokeLines(sty, l)
+		}
 	})
 }
 

@@ -56,11 +56,12 @@ type Options struct {
 }
 
 const (
-	// effort is how many events a short search may simulate.
-	effort = 25_000_000
-	// runsOfTune and runsOfPlan are about how many runs the full answers take.
-	runsOfTune, runsOfPlan = 1500, 400
-	// runsOfFinalist are those for the range of one setting.
+	// usual is the number of events up to which the search is as that of the
+	// tune and plan commands.
+	usual = 60_000
+	// effort is how many events a search kept short may simulate.
+	effort = 30_000_000
+	// runsOfFinalist are the runs for the range of one setting.
 	runsOfFinalist = sim.SpanOrders + planner.ChangedTraces + 1
 )
 
@@ -227,7 +228,7 @@ func (b *builder) label() string {
 }
 
 // short reports that the search is kept short.
-func (b *builder) short() bool { return !b.o.Thorough && b.events*runsOfTune > effort*4 }
+func (b *builder) short() bool { return !b.o.Thorough && b.events > usual }
 
 func (b *builder) tune() error {
 	opts := planner.TuneOptions{Version: b.o.PyTorch, Workers: b.o.Workers, Progress: b.o.Progress}
@@ -427,7 +428,7 @@ func (b *builder) fit() (*fit, error) {
 	verdicts := &table{ID: "cards", Caption: "All cards", Heads: []head{{"card", false}, {"usable", true}, {"verdict", false}, {"headroom", true}, {"retries", true}, {"setting", false}}}
 	var needs []int64
 	settings := []string{"now: " + orDefault(t.Baseline.Conf)}
-	if !b.o.Thorough && b.events*runsOfPlan > effort {
+	if b.short() {
 		needs = []int64{t.Baseline.Upper()}
 		if t.Best.Conf != t.Baseline.Conf {
 			needs = append(needs, t.Best.Upper())
