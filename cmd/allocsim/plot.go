@@ -77,8 +77,8 @@ hash of the input, the program's version. The same command gives the same
 bytes.`,
 		Example: `  allocsim plot snapshot.pickle --kind timeline -o timeline.png
   allocsim plot snapshot.pickle --kind timeline --best -o before-and-after.svg
-  allocsim plot snapshot.pickle --kind map --x events --dark -o map.png --width 1920px --height 1080px
-  allocsim plot snapshot.pickle --kind compare --policy torch --policy bfc --policy packing -o compare.pdf`,
+  allocsim plot snapshot.pickle --kind map --x events --dark -o map.png
+  allocsim plot snapshot.pickle --kind compare --policy packing -o compare.pdf`,
 		Args: arguments(1, 1, "one TRACE (a snapshot, CSV, Parquet …; - is standard input)"),
 		RunE: func(cmd *cobra.Command, args []string) error { return p.run(cmd, args[0]) },
 	}
@@ -95,7 +95,7 @@ bytes.`,
 	f.BoolVar(&p.dark, "dark", false, "light on dark")
 	f.StringVar(&p.title, "title", "", "`TEXT` in place of the usual title")
 	f.BoolVar(&p.noFooter, "no-footer", false, "leave out the line that says how the figure was made")
-	f.IntVar(&p.rows, "rows", 16, "with --kind fit: most rows of cards")
+	f.IntVar(&p.rows, "rows", 16, "with --kind fit: at most `N` rows of cards")
 	p.env.addDevice(cmd)
 	return cmd
 }

@@ -95,7 +95,7 @@ searches as tune and plan do.`,
 	f.StringVarP(&out, "output", "o", "", "`FILE.html` to write")
 	f.BoolVar(&thorough, "thorough", false, "search as tune and plan do, however long it takes")
 	f.IntVar(&workers, "workers", 0, "`N` parallel simulations (default: one a processor)")
-	f.StringVar(&env.conf, "conf", "", "the configuration set now (default: as recorded)")
+	f.StringVar(&env.conf, "conf", "", "the configuration `STRING` set now (default: as recorded)")
 	env.addDevice(cmd)
 	return cmd
 }
