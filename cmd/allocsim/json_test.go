@@ -19,11 +19,12 @@ func TestJSONIsDocumented(t *testing.T) {
 	_, text2, _ := strings.Cut(string(text), "\n## JSON\n")
 	named := make(map[string]bool)
 	for _, code := range regexp.MustCompile("`[^`]+`").FindAllString(text2, -1) {
-		for _, w := range regexp.MustCompile(`[a-z_]+`).FindAllString(code, -1) {
+		for _, w := range regexp.MustCompile(`[a-z0-9_]+`).FindAllString(code, -1) {
 			named[w] = true
 		}
 	}
 	const r = "testdata/recordings/"
+	tmp := t.TempDir()
 	for _, line := range []string{
 		"inspect " + r + "leak_outputs__leakpy.pickle.zst --leaks --top --capacity 24GiB",
 		"inspect " + r + "gnn__tight.pickle.zst",
@@ -39,8 +40,11 @@ func TestJSONIsDocumented(t *testing.T) {
 		"diagnose " + r + "gnn__tight.json",
 		"validate " + r + "fuzz0015.pickle.zst --engine sim",
 		"synth bert-base --steps 1",
+		"convert " + r + "fuzz0015.pickle.zst {TMP}/t.csv",
+		"plot " + r + "fuzz0015.pickle.zst -o {TMP}/t.svg",
+		"report " + r + "fuzz0063.pickle.zst -o {TMP}/t.html",
 	} {
-		out, errs, code := execute(t, "", append(strings.Fields(line), "--json")...)
+		out, errs, code := execute(t, "", append(strings.Fields(strings.ReplaceAll(line, "{TMP}", tmp)), "--json")...)
 		var doc any
 		if err := json.Unmarshal([]byte(out), &doc); err != nil {
 			t.Errorf("allocsim %s --json: exit code %d, %v, %s", line, code, err, errs)
