@@ -56,25 +56,52 @@ func BenchmarkReplay(b *testing.B) {
 	}
 }
 
-// synthetic makes a trace of n events with about live blocks alive: sizes of
-// training, small and large, frees in random order.
-func synthetic(n, live int) *traces.Trace {
+// sizeOf draws a request of the kinds that training makes, small and large.
+func sizeOf(rng *rand.Rand) int64 {
+	switch rng.IntN(4) {
+	case 0:
+		return 512 * (1 + rng.Int64N(8))
+	case 1, 2:
+		return 1 + rng.Int64N(1<<20)
+	}
+	return 1<<20 + rng.Int64N(8<<20)
+}
+
+// steps makes a trace of about n events like training: each step allocates
+// what it keeps for backward, with a temporary for every second block, until
+// live blocks are alive, and frees them in reverse order, with a temporary each.
+func steps(n, live int) *traces.Trace {
+	rng := rand.New(rand.NewPCG(uint64(n), uint64(live)))
+	b := traces.NewBuilder(n)
+	s := b.Stream(0)
+	var kept []traces.BlockID
+	temporary := func() { b.Free(int64(b.Len()), b.Alloc(int64(b.Len()), sizeOf(rng), s, 0)) }
+	for b.Len() < n {
+		for len(kept) < live && b.Len() < n {
+			kept = append(kept, b.Alloc(int64(b.Len()), sizeOf(rng), s, 0))
+			if len(kept)%2 == 0 {
+				temporary()
+			}
+		}
+		for len(kept) > 0 && b.Len() < n {
+			temporary()
+			b.Free(int64(b.Len()), kept[len(kept)-1])
+			kept = kept[:len(kept)-1]
+		}
+	}
+	return built(b)
+}
+
+// churn makes a trace of n events in which any of about live blocks may go
+// next: nothing is near to anything in memory, the worst for a cache.
+func churn(n, live int) *traces.Trace {
 	rng := rand.New(rand.NewPCG(uint64(n), uint64(live)))
 	b := traces.NewBuilder(n)
 	s := b.Stream(0)
 	var alive []traces.BlockID
-	for k := 0; k < n; k++ {
+	for k := range n {
 		if len(alive) < live && rng.IntN(8) > 0 || len(alive) == 0 {
-			var size int64
-			switch rng.IntN(4) {
-			case 0:
-				size = 512 * (1 + rng.Int64N(8))
-			case 1, 2:
-				size = 1 + rng.Int64N(1<<20)
-			default:
-				size = 1<<20 + rng.Int64N(8<<20)
-			}
-			alive = append(alive, b.Alloc(int64(k), size, s, 0))
+			alive = append(alive, b.Alloc(int64(k), sizeOf(rng), s, 0))
 			continue
 		}
 		i := rng.IntN(len(alive))
@@ -82,6 +109,10 @@ func synthetic(n, live int) *traces.Trace {
 		alive[i] = alive[len(alive)-1]
 		alive = alive[:len(alive)-1]
 	}
+	return built(b)
+}
+
+func built(b *traces.Builder) *traces.Trace {
 	tr, _, err := b.Build()
 	if err != nil {
 		panic(err)
@@ -92,12 +123,17 @@ func synthetic(n, live int) *traces.Trace {
 // BenchmarkGrowth shows how the time for each event grows with the length of
 // the trace and with the number of live blocks.
 func BenchmarkGrowth(b *testing.B) {
-	for _, n := range []int{10_000, 100_000, 1_000_000, 10_000_000} {
-		tr := synthetic(n, 1000)
-		b.Run(fmt.Sprintf("events=%d", n), func(b *testing.B) { run(b, tr, "", 0) })
-	}
-	for _, live := range []int{100, 1_000, 10_000, 100_000} {
-		tr := synthetic(1_000_000, live)
-		b.Run(fmt.Sprintf("live=%d", live), func(b *testing.B) { run(b, tr, "", 0) })
+	for _, pattern := range []struct {
+		name string
+		make func(n, live int) *traces.Trace
+	}{{"steps", steps}, {"churn", churn}} {
+		for _, n := range []int{10_000, 100_000, 1_000_000, 10_000_000} {
+			tr := pattern.make(n, 1000)
+			b.Run(fmt.Sprintf("%s/events=%d", pattern.name, n), func(b *testing.B) { run(b, tr, "", 0) })
+		}
+		for _, live := range []int{100, 1_000, 10_000, 100_000} {
+			tr := pattern.make(1_000_000, live)
+			b.Run(fmt.Sprintf("%s/live=%d", pattern.name, live), func(b *testing.B) { run(b, tr, "", 0) })
+		}
 	}
 }
