@@ -252,3 +252,16 @@ func BenchmarkReport(b *testing.B) {
 		write(b, in)
 	}
 }
+
+// hostileTraining is a trace whose texts try to run scripts.
+func hostileTraining(t testing.TB) *traces.Trace {
+	const evil = `</script><script>window.pwned = true</script><img src=x onerror="window.pwned = true">`
+	tr := *plotstest.Training(t, 3000)
+	st := *tr.Stacks
+	st.Frames = make([]traces.Frame, len(tr.Stacks.Frames))
+	for i := range st.Frames {
+		st.Frames[i] = traces.Frame{File: evil + ".py", Line: i, Function: evil}
+	}
+	tr.Stacks, tr.Source, tr.Notes, tr.Meta.DeviceName = &st, evil, []string{evil}, evil
+	return &tr
+}
