@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -24,8 +25,13 @@ func (s *sizeFlag) String() string {
 
 func (s *sizeFlag) Set(v string) error {
 	n, err := bytesize.Parse(v)
-	if err == nil && n == 0 {
+	switch {
+	case err != nil:
+	case n == 0:
 		err = errors.New("a size of 0 makes no sense; leave the flag out for no limit")
+	case n < 1<<20 && !strings.ContainsFunc(v, unicode.IsLetter):
+		// 24 is 24 bytes, which nobody means.
+		err = fmt.Errorf("%s bytes; give a unit, such as %sGiB", v, v)
 	}
 	*s = sizeFlag(n)
 	return err
