@@ -115,17 +115,24 @@ func completePolicy(*cobra.Command, []string, string) ([]string, cobra.ShellComp
 	return out, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }
 
-// completeConf offers the keys that are not in the string yet.
-func completeConf(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+// completeConf offers the keys of the release that are not in the string yet.
+func completeConf(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	before := typed[:strings.LastIndexByte(typed, ',')+1]
 	var used []string
 	for part := range strings.SplitSeq(before, ",") {
 		key, _, _ := strings.Cut(part, ":")
 		used = append(used, key)
 	}
+	v := conf.Latest
+	if f := cmd.Flags().Lookup("torch"); f != nil {
+		if asked, err := conf.ParseVersion(f.Value.String()); err == nil {
+			v = asked
+		}
+	}
 	var out []string
 	for _, k := range conf.Keys() {
-		if !slices.Contains(used, k.Name) {
+		gone := k.Until != (conf.Version{}) && !k.Until.AtLeast(v.Major, v.Minor)
+		if k.Alias == "" && !gone && v.AtLeast(k.Since.Major, k.Since.Minor) && !slices.Contains(used, k.Name) {
 			out = append(out, before+k.Name+":")
 		}
 	}
