@@ -81,12 +81,6 @@ type PoolReleaser interface {
 	EmptyPool(pool uint8) error
 }
 
-// Recycler is a Policy that can hand its memory to the next one of its kind,
-// for callers that run many. It must not be used after Recycle.
-type Recycler interface {
-	Recycle()
-}
-
 // Device is the memory a policy takes from: sim's modelled device or a real
 // GPU. All sizes are bytes.
 type Device interface {

@@ -15,6 +15,9 @@ type Env struct {
 	Limit int64
 	// Streams is the number of stream indices that requests will use; a hint.
 	Streams int
+	// Reuse is a policy that is done, or nil: one of the same kind may take
+	// its memory. Neither it nor its Stats may be used afterwards.
+	Reuse Policy
 }
 
 // Spec is a parsed policy choice: it can make any number of policies.

@@ -33,6 +33,7 @@ func Run(ctx context.Context, tr *traces.Trace, cfg Config, obs ...Observer) (*R
 // The zero Runner is ready. It is used by one goroutine.
 type Runner struct {
 	handles []policies.Handle // by block id; 0 = not live
+	done    policies.Policy   // of the last run: the next may have its memory
 	// The last offline plan.
 	planFor     *traces.Trace
 	planOptions string
@@ -53,7 +54,7 @@ func (r *Runner) Run(ctx context.Context, tr *traces.Trace, cfg Config, obs ...O
 		return nil, err
 	}
 	res := run.finish()
-	run.recycle()
+	r.done = run.policy
 	if cfg.Detail && !res.Stopped && cfg.Device == nil {
 		at := run.peakAt
 		if d := res.Driver; d.Mallocs+d.Maps <= 1 {
@@ -136,7 +137,8 @@ func (r *Runner) start(tr *traces.Trace, cfg Config, obs []Observer) (*running, 
 		}
 	}
 	var err error
-	run.policy, err = cfg.Policy.New(policies.Env{Device: run.device, Limit: limit, Streams: len(tr.Streams)})
+	run.policy, err = cfg.Policy.New(policies.Env{Device: run.device, Limit: limit, Streams: len(tr.Streams), Reuse: r.done})
+	r.done = nil
 	if err != nil {
 		return nil, fmt.Errorf("policy %s: %w", cfg.Policy, err)
 	}
@@ -346,16 +348,8 @@ func (r *Runner) atPeak(ctx context.Context, tr *traces.Trace, cfg Config, peakA
 	}
 	f := Measure(run.policy)
 	f.Event = peakAt
-	run.recycle()
+	r.done = run.policy
 	return &f, nil
-}
-
-// recycle lets the next run have the policy's memory.
-func (r *running) recycle() {
-	if p, ok := r.policy.(policies.Recycler); ok {
-		r.policy, r.stats = nil, nil
-		p.Recycle()
-	}
 }
 
 // Measure describes a policy's free memory at this moment.

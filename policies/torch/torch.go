@@ -21,7 +21,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 
 	"allocsim/policies"
 	"allocsim/policies/torch/conf"
@@ -237,8 +236,10 @@ func New(env policies.Env, c conf.Config, v conf.Version) (*Policy, error) {
 	case c.ExpandableSegments && c.LargeSegmentSize%roundLarge != 0:
 		return nil, fmt.Errorf("torch: large_segment_size_mb must be even with expandable_segments: the driver maps pages of 2 MiB")
 	}
-	p, _ := recycled.Get().(*Policy)
-	if p == nil {
+	var p *Policy
+	if old, ok := env.Reuse.(*Policy); ok {
+		p = old.emptied()
+	} else {
 		p = &Policy{blocks: make([]block, 1, 1024)}
 	}
 	p.sizer, p.device, p.limit = newSizer(c, v), env.Device, env.Limit
@@ -253,13 +254,8 @@ func New(env policies.Env, c conf.Config, v conf.Version) (*Policy, error) {
 	return p, nil
 }
 
-// recycled holds the memory of policies that are done: a search runs
-// thousands, one after the other.
-var recycled sync.Pool
-
-// Recycle hands the policy's memory to the next one. The policy and its Stats
-// must not be used afterwards.
-func (p *Policy) Recycle() {
+// emptied returns a policy with nothing but the memory of p.
+func (p *Policy) emptied() *Policy {
 	for _, s := range p.sets {
 		s.reset()
 		s.unmapped = s.unmapped[:0]
@@ -268,7 +264,7 @@ func (p *Policy) Recycle() {
 		blocks: p.blocks[:1], unusedB: p.unusedB[:0], ranges: p.ranges[:0], pending: p.pending[:0], buf: p.buf[:0],
 		spare: append(p.spare, p.sets...),
 	}
-	recycled.Put(p)
+	return p
 }
 
 // Stats are the statistics so far, as torch.cuda.memory_stats() has them.
