@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"allocsim/internal/bytesize"
@@ -651,12 +652,21 @@ func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 			len(t.cands), size(baseline.ReservedPeak), 100*t.opts.Tolerance, size(t.bound))
 	default:
 		out.Verdict = "improved"
-		out.Export = "export PYTORCH_CUDA_ALLOC_CONF=" + best.Conf
+		out.Export = "export PYTORCH_CUDA_ALLOC_CONF=" + shellWord(best.Conf)
 		if best.Conf == "" {
 			out.Export = "unset PYTORCH_CUDA_ALLOC_CONF"
 		}
 		out.Reason = t.why(baseline, best)
 	}
+}
+
+// shellWord quotes a configuration string where a shell would read more into
+// it: '>' opens a file, brackets are patterns.
+func shellWord(s string) string {
+	if strings.ContainsAny(s, "[]<>*?|&;()$`\"'\\ \t") {
+		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	}
+	return s
 }
 
 func name(c *Candidate) string {
