@@ -54,7 +54,13 @@ capacity       bytes of the device that the allocator can get
 limit          bytes the allocator may take (the memory fraction)
 retry          the allocator flushed its cache to serve a request
 stall          modelled time spent in driver calls
-span           the range over the orders in which the driver may place segments`),
+span           the range over the orders in which the driver may place segments
+at most        the highest reserved peak over these orders and over traces with
+               slightly changed sizes
+safe           the smallest capacity that works for every such order
+headroom       what a card can give, less the safe capacity
+
+More in docs/reading-the-numbers.md.`),
 	}
 }
 

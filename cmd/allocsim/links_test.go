@@ -11,12 +11,22 @@ import (
 
 var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
-// TestLinks follows every relative link of the documents, to its heading too.
+// TestLinks follows every relative link of the documents, to its heading too;
+// the index lists every page.
 func TestLinks(t *testing.T) {
 	atRoot(t)
 	docs, err := filepath.Glob("docs/*.md")
 	if err != nil {
 		t.Fatal(err)
+	}
+	index, err := os.ReadFile("docs/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, doc := range docs {
+		if name := filepath.Base(doc); name != "README.md" && !strings.Contains(string(index), "]("+name+")") {
+			t.Errorf("docs/README.md does not list %s", name)
+		}
 	}
 	for _, doc := range append(docs, "README.md", "CHANGELOG.md") {
 		text, err := os.ReadFile(doc)
