@@ -69,7 +69,11 @@ func SizeMarks(s *policies.Spec, v conf.Version) ([]SizeMark, error) {
 		if i == 0 {
 			at = 1
 		}
-		marks = append(marks, SizeMark{at, "from " + bytesize.Format(at) + ": rounded up to 1/" + strconv.FormatInt(d, 10) + " of a power of two"})
+		from := "from " + bytesize.Format(at)
+		if i == 0 {
+			from = "from the smallest on"
+		}
+		marks = append(marks, SizeMark{at, from + ": rounded up to 1/" + strconv.FormatInt(d, 10) + " of a power of two"})
 	}
 	return marks, nil
 }

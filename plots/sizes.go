@@ -126,6 +126,11 @@ func (z *Sizes) draw(s *sheet) error {
 	// The rules' names are a list of numbers below the legend: at their lines
 	// there is no room for them.
 	marks := slices.Clone(z.Marks)
+	for i := range marks { // a rule for all sizes begins with the smallest shown
+		if marks[i].At == 1 {
+			marks[i].At = z.Bins[0].From
+		}
+	}
 	slices.SortStableFunc(marks, func(a, b SizeMark) int {
 		switch {
 		case a.At < b.At:
@@ -137,7 +142,7 @@ func (z *Sizes) draw(s *sheet) error {
 	})
 	marks = slices.DeleteFunc(marks, func(m SizeMark) bool { return float64(m.At) < low || float64(m.At) > high })
 	letters := make([]string, len(marks))
-	room := s.c.Max.Y-s.c.Min.Y > s.size*vg.Length(24+1.2*float64(len(marks)))
+	room := s.c.Max.Y-s.c.Min.Y > s.size*vg.Length(20+1.2*float64(len(marks)))
 	var short []string
 	for i, m := range marks {
 		letters[i] = string(rune('A' + i%26))

@@ -126,7 +126,7 @@ func (p *plotting) run(cmd *cobra.Command, path string) error {
 		return err
 	}
 	e.confSet = false // --conf is a list here
-	draw, ok := kinds[p.kind]
+	draw, ok := drawings[p.kind]
 	if !ok {
 		return fmt.Errorf("--kind %q: known kinds are %s", p.kind, strings.Join(kindNames(), ", "))
 	}
@@ -184,8 +184,8 @@ func (p *plotting) run(cmd *cobra.Command, path string) error {
 	return nil
 }
 
-// kinds are the kinds of figure and how their data are made.
-var kinds = map[string]func(*canvas) (plots.Figure, error){
+// drawings are the kinds of figure and how their data are made.
+var drawings = map[string]func(*canvas) (plots.Figure, error){
 	"timeline":      (*canvas).timeline,
 	"map":           (*canvas).addresses,
 	"fragmentation": (*canvas).fragmentation,
@@ -197,7 +197,7 @@ var kinds = map[string]func(*canvas) (plots.Figure, error){
 
 func kindNames() []string {
 	var names []string
-	for k := range kinds {
+	for k := range drawings {
 		names = append(names, k)
 	}
 	slices.Sort(names)
