@@ -167,7 +167,7 @@ func (a *app) showInspect(tr *traces.Trace, s *inspection, rows int, capacity in
 		}
 		var out, each int64
 		for _, l := range *s.Leaks {
-			a.printf("%s an iteration at %s\n", size(l.BytesPerIteration), tail(l.Where, 50))
+			a.printf("%s an iteration at %s\n", size(l.BytesPerIteration), tail(l.Where, 46))
 			a.printf("    %s from %s on, in each of %s\n", plural(l.Blocks, "block"), millis(float64(l.SinceUS)), plural(l.Iterations, "iteration"))
 			out, each = l.ProjectedOOMUS, each+l.BytesPerIteration
 		}
