@@ -18,7 +18,7 @@ func BenchmarkTune(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	tr, err := synth.Generate(context.Background(), m, synth.Options{Batch: 8, Seq: 512, Lengths: "uniform:64-512", Padding: "longest", Steps: 24})
+	tr, err := synth.Generate(context.Background(), m, synth.Options{Batch: 8, Seq: 512, Lengths: "uniform:64-512", Padding: "longest", Steps: 56})
 	if err != nil {
 		b.Fatal(err)
 	}

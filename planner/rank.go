@@ -1,0 +1,169 @@
+package planner
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+
+	"allocsim/policies/torch/conf"
+	"allocsim/sim"
+)
+
+// Upper is the peak to plan with: for finalists the highest over address
+// orders and changed traces, so that a lucky fit does not win.
+func (c *Candidate) Upper() int64 {
+	n := c.ReservedPeak
+	if c.Span != nil {
+		n = max(n, c.Span.ReservedPeak[1])
+	}
+	if c.Robustness != nil {
+		n = max(n, c.Robustness.ReservedPeak[1])
+	}
+	return n
+}
+
+// completes reports that the candidate completes under every address order
+// tried.
+func (c *Candidate) completes() bool {
+	return c.Completed && (c.Span == nil || c.Span.CompletedAll)
+}
+
+// family is the set of options that a candidate uses: the finalists and the
+// next round of the search take the best of several.
+func (c *Candidate) family() [5]bool {
+	return [5]bool{
+		c.config.ExpandableSegments, c.config.MaxSplitSize != conf.Unlimited, c.config.GCThreshold > 0,
+		c.config.Roundup != [conf.Intervals]int64{}, c.config.LargeSegmentSize != 20*mib,
+	}
+}
+
+// last reports a candidate that wins only if no other completes.
+func (c *Candidate) last() bool { return c.Approximate || c.Limits }
+
+// finalists samples the span of the baseline, of the best candidates and of
+// the simplest that come close.
+func (t *tuner) finalists(ctx context.Context) error {
+	chosen := []*Candidate{t.cands[0]}
+	for _, c := range t.leaders(8) {
+		if c != t.cands[0] {
+			chosen = append(chosen, c)
+		}
+	}
+	if n := t.opts.Finalists; n != 0 {
+		chosen = chosen[:min(max(n+1, 0), len(chosen))]
+	}
+	t.total += int64(len(chosen))
+	for _, c := range chosen {
+		for i := range t.jobs {
+			cfg := t.jobs[i].Base
+			cfg.Policy = c.spec
+			span, err := sim.SampleSpan(ctx, t.jobs[i].Trace, cfg, t.opts.Workers)
+			if err != nil {
+				return err
+			}
+			if c.Span == nil {
+				c.Span = span
+			} else {
+				c.Span.Worst(span)
+			}
+		}
+		if err := t.robustness(ctx, c); err != nil {
+			return err
+		}
+		t.tick()
+	}
+	return nil
+}
+
+// leaders are the best of each of the best n families, and within the tolerance
+// of each also the simplest.
+func (t *tuner) leaders(n int) []*Candidate {
+	var out []*Candidate
+	first := make(map[[5]bool]*Candidate)
+	simple := make(map[[5]bool]*Candidate)
+	for _, c := range t.ranked() {
+		if c.last() || c.Stopped {
+			continue
+		}
+		f := c.family()
+		best, seen := first[f]
+		switch {
+		case !seen && len(first) < n:
+			first[f], simple[f] = c, c
+			out = append(out, c)
+		case seen && c.completes() == best.completes() && c.Options < simple[f].Options &&
+			float64(c.ReservedPeak) <= float64(best.ReservedPeak)*(1+t.opts.Tolerance):
+			simple[f] = c
+		}
+	}
+	for _, c := range slices.Clone(out) {
+		if s := simple[c.family()]; s != c {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// ranked returns the candidates, best first.
+func (t *tuner) ranked() []*Candidate {
+	list := slices.Clone(t.cands)
+	slices.SortStableFunc(list, func(a, b *Candidate) int {
+		return cmp.Or(
+			boolFirst(!a.last() && a.completes(), !b.last() && b.completes()),
+			boolFirst(a.completes(), b.completes()),
+			cmp.Compare(a.NumOOMs, b.NumOOMs),
+			boolFirst(!a.Stopped, !b.Stopped),
+			boolFirst(a.Span != nil, b.Span != nil), // finalists, once there are any
+			cmp.Compare(a.Upper(), b.Upper()),
+			cmp.Compare(a.Driver.StallUS, b.Driver.StallUS),
+			cmp.Compare(a.Options, b.Options),
+			compareConfs(a, b),
+		)
+	})
+	if len(list) == 0 || !list[0].completes() {
+		return list
+	}
+	// Peaks within the tolerance of the lowest count as equal; among them the
+	// stall decides where it differs by more than noise, then simplicity.
+	best := list[0]
+	band := int64(float64(best.Upper()) * (1 + t.opts.Tolerance))
+	n := 0
+	shortest := int64(math.MaxInt64)
+	for n < len(list) && list[n].completes() && list[n].NumOOMs == best.NumOOMs && list[n].last() == best.last() &&
+		!list[n].Stopped && list[n].Upper() <= band && (best.Span == nil || list[n].Span != nil) {
+		shortest = min(shortest, list[n].Driver.StallUS)
+		n++
+	}
+	slack := shortest + max(shortest/5, t.negligible())
+	slices.SortStableFunc(list[:n], func(a, b *Candidate) int {
+		return cmp.Or(
+			boolFirst(a.Driver.StallUS <= slack, b.Driver.StallUS <= slack),
+			boolFirst(a == t.cands[0], b == t.cands[0]),
+			cmp.Compare(a.Options, b.Options),
+			cmp.Compare(a.Upper(), b.Upper()),
+			cmp.Compare(a.Driver.StallUS, b.Driver.StallUS),
+			compareConfs(a, b),
+		)
+	})
+	return list
+}
+
+// negligible is a stall in µs that nobody notices: 1 % of the traces' time.
+func (t *tuner) negligible() int64 {
+	var us int64
+	for i := range t.jobs {
+		us += t.jobs[i].Trace.Duration()
+	}
+	return us / 100
+}
+
+func boolFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}

@@ -1,0 +1,245 @@
+package planner
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"allocsim/internal/bytesize"
+	"allocsim/policies/torch/conf"
+	"allocsim/sim"
+	"allocsim/traces"
+	"allocsim/traces/inspect"
+)
+
+// answer turns the search into advice.
+func (t *tuner) answer(ctx context.Context) *Tuning {
+	out := &Tuning{
+		Bound: t.bound, Room: t.room, Searched: len(t.cands),
+		Candidates: []Candidate{}, Pareto: []Candidate{}, PerTrace: []TraceFigures{}, Warnings: []string{}, Notes: []string{},
+	}
+	if len(t.cands) == 0 {
+		out.Verdict = "no-setting-found"
+		out.Reason = "Stopped before the baseline was simulated."
+		return out
+	}
+	if ctx.Err() != nil {
+		out.Notes = append(out.Notes, "Stopped early: this is the best so far.")
+	}
+	baseline := t.cands[0]
+	list := t.ranked()
+	best := list[0]
+	out.Candidates = distinct(list)
+	out.Pareto = pareto(list)
+	out.Baseline, out.Best = *baseline, *best
+	out.Iterations = t.iterations()
+	for i := range t.jobs {
+		f := TraceFigures{Source: t.jobs[i].Trace.Source, Bound: sim.Bound(t.jobs[i].Trace)}
+		if i < len(baseline.perTrace) {
+			f.Baseline = figures(baseline.perTrace[i])
+		}
+		if i < len(best.perTrace) {
+			f.Best = figures(best.perTrace[i])
+			f.Best.Conf = best.Conf
+		}
+		out.PerTrace = append(out.PerTrace, f)
+		out.Notes = append(out.Notes, t.jobs[i].Trace.Notes...)
+		if rec := t.jobs[i].Recovered; rec != nil {
+			out.Notes = append(out.Notes, rec.Inferred...)
+		}
+	}
+	t.verdict(out, baseline, best)
+	for i := range t.jobs {
+		if tr := t.jobs[i].Trace; endsInOOM(tr) {
+			out.Notes = append(out.Notes, fmt.Sprintf("%s ends with an OOM: what the program would have needed after it is not in the recording.", tr.Source))
+		}
+	}
+	out.Warnings = append(out.Warnings, t.warnings()...)
+	return out
+}
+
+// iterations counts the iterations of all traces.
+func (t *tuner) iterations() int {
+	if t.iters < 0 {
+		t.iters = 0
+		for i := range t.jobs {
+			it := inspect.FindIterations(t.jobs[i].Trace)
+			t.iters += it.Count()
+		}
+	}
+	return t.iters
+}
+
+// verdict fills in Export, Verdict and Reason.
+func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
+	size := bytesize.Format
+	switch {
+	case t.room > 0 && t.need > t.room:
+		out.Verdict, out.Short = "cannot-fit", t.need-t.room
+		out.Reason = fmt.Sprintf("No allocator setting can help: %s live at once, %s more than the %s that the allocator may take.",
+			size(t.need), size(out.Short), size(t.room))
+		out.Best = *baseline
+	case !best.completes() && best.Completed:
+		out.Verdict = "no-setting-found"
+		out.Reason = fmt.Sprintf("%s completes under some placements by the driver but not under all (%s at worst); nothing found is reliable. %s live at once.",
+			name(best), size(best.Upper()), size(t.bound))
+		out.Best = *baseline
+	case !best.Completed:
+		out.Verdict = "no-setting-found"
+		out.Reason = fmt.Sprintf("None of the %d settings tried completes in %s, although only %s live at once; %s fails least (%d OOMs). Free memory at the peak or use less of it.",
+			len(t.cands), size(t.room), size(t.need), name(best), best.NumOOMs)
+		out.Best = *baseline
+	case best == baseline:
+		out.Verdict = "nothing-better"
+		out.Reason = fmt.Sprintf("Keep what is set: none of the %d settings tried lowers the reserved peak of %s by more than %.0f %% without other cost; %s live at once.",
+			len(t.cands), size(baseline.ReservedPeak), 100*t.opts.Tolerance, size(t.bound))
+	default:
+		out.Verdict = "improved"
+		out.Export = "export PYTORCH_CUDA_ALLOC_CONF=" + shellWord(best.Conf)
+		if best.Conf == "" {
+			out.Export = "unset PYTORCH_CUDA_ALLOC_CONF"
+		}
+		out.Reason = t.why(baseline, best)
+	}
+}
+
+// shellWord quotes a configuration string where a shell would read more into
+// it: '>' opens a file, brackets are patterns.
+func shellWord(s string) string {
+	if strings.ContainsAny(s, "[]<>*?|&;()$`\"'\\ \t") {
+		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	}
+	return s
+}
+
+func name(c *Candidate) string {
+	if c.Conf == "" {
+		return "PyTorch's default"
+	}
+	return c.Conf
+}
+
+// why is one sentence with the numbers that decided, and one on the cost.
+func (t *tuner) why(baseline, best *Candidate) string {
+	size := bytesize.Format
+	s := name(best)
+	switch {
+	case !baseline.Completed:
+		s += fmt.Sprintf(" completes, where the present setting runs out of memory %d times; it reserves %s", baseline.NumOOMs, size(best.ReservedPeak))
+	case best.NumOOMs < baseline.NumOOMs:
+		s += fmt.Sprintf(" serves what the present setting cannot (requests that fail: %d now, %d then); it reserves %s", baseline.NumOOMs, best.NumOOMs, size(best.ReservedPeak))
+	case !baseline.completes():
+		s += fmt.Sprintf(" completes however the driver places segments, where the present setting does not; it reserves %s", size(best.ReservedPeak))
+	case best.Upper() < baseline.Upper():
+		s += fmt.Sprintf(" reserves %s instead of %s (%.0f %% less)", size(best.ReservedPeak), size(baseline.ReservedPeak),
+			100*(1-float64(best.ReservedPeak)/float64(baseline.ReservedPeak)))
+	default:
+		s += fmt.Sprintf(" reserves as much as the present setting (%s)", size(best.ReservedPeak))
+	}
+	if t.bound > 0 {
+		s += fmt.Sprintf(", %.0f %% above the %s that live at once", 100*(float64(best.ReservedPeak)/float64(t.bound)-1), size(t.bound))
+	}
+	if best.Span != nil && best.Span.ReservedPeak[1] > best.ReservedPeak {
+		s += fmt.Sprintf(", and up to %s depending on how the driver places segments", size(best.Span.ReservedPeak[1]))
+	}
+	d := best.Driver.StallUS - baseline.Driver.StallUS
+	if r := best.Robustness; r != nil && float64(r.ReservedPeak[1]) > 1.15*float64(best.ReservedPeak) {
+		s += fmt.Sprintf("; if sizes change by up to 5 %% it reserves up to %s, so leave room for that", size(r.ReservedPeak[1]))
+	}
+	switch {
+	case d > 0:
+		s += fmt.Sprintf(". It costs about %.1f ms more in driver calls over the trace", float64(d)/1000)
+	case d < 0:
+		s += fmt.Sprintf(". It also saves about %.1f ms of driver calls over the trace", float64(-d)/1000)
+	default:
+		s += ". It costs no time"
+	}
+	if n := t.iterations(); n > 0 && d > 0 {
+		s += fmt.Sprintf(" (%.2f ms an iteration)", float64(d)/1000/float64(n))
+	}
+	if r := best.NumAllocRetries - baseline.NumAllocRetries; r > 0 {
+		s += fmt.Sprintf(" and %d more cache flushes", r)
+	}
+	return s + "."
+}
+
+// warnings name what is wrong with the present setting.
+func (t *tuner) warnings() []string {
+	_, res := conf.Parse(t.base.Format(t.version), t.version)
+	var out []string
+	for _, w := range res.Warnings {
+		out = append(out, w.Message)
+	}
+	if t.base.GCThreshold > 0 && !t.space.collect {
+		out = append(out, "garbage_collection_threshold does nothing here: it needs a memory limit (set_per_process_memory_fraction below 1).")
+	}
+	return out
+}
+
+// endsInOOM reports that nothing is allocated after the last OOM of a
+// recording: the program gave up.
+func endsInOOM(tr *traces.Trace) bool {
+	for i := len(tr.Events) - 1; i >= 0; i-- {
+		switch tr.Events[i].Kind {
+		case traces.OOM:
+			return true
+		case traces.Alloc:
+			return false
+		}
+	}
+	return false
+}
+
+// distinct drops candidates that take and cost what one with no more options
+// does.
+func distinct(list []*Candidate) []Candidate {
+	type outcome struct {
+		peak, retries, ooms int64
+		driver              sim.DriverDocument
+	}
+	fewest := make(map[outcome]int)
+	of := func(c *Candidate) outcome {
+		return outcome{c.ReservedPeak, c.NumAllocRetries, c.NumOOMs, c.Driver}
+	}
+	for _, c := range list {
+		if n, seen := fewest[of(c)]; !seen || c.Options < n {
+			fewest[of(c)] = c.Options
+		}
+	}
+	out := []Candidate{}
+	seen := make(map[outcome]bool)
+	for i, c := range list {
+		if i == 0 || c.Options == fewest[of(c)] && !seen[of(c)] {
+			seen[of(c)] = true
+			out = append(out, *c)
+		}
+	}
+	return out
+}
+
+// pareto is the front of reserved peak against stall among candidates that
+// complete, lowest peak first.
+func pareto(list []*Candidate) []Candidate {
+	var done []*Candidate
+	for _, c := range list {
+		if c.Completed && !c.Stopped {
+			done = append(done, c)
+		}
+	}
+	slices.SortStableFunc(done, func(a, b *Candidate) int {
+		return cmp.Or(cmp.Compare(a.ReservedPeak, b.ReservedPeak), cmp.Compare(a.Driver.StallUS, b.Driver.StallUS),
+			cmp.Compare(a.Options, b.Options), compareConfs(a, b))
+	})
+	out := []Candidate{}
+	stall := int64(math.MaxInt64)
+	for _, c := range done {
+		if c.Driver.StallUS < stall {
+			stall = c.Driver.StallUS
+			out = append(out, *c)
+		}
+	}
+	return out
+}
