@@ -110,14 +110,21 @@ func (m *Map) draw(s *sheet) error {
 // boxes draws every segment and block by itself.
 func (l *Layout) boxes(c draw.Canvas, p *plot.Plot, s *sheet) {
 	trX, trY := p.Transforms(&c)
-	box := func(off, size, x0, x1 int64, fill color.Color, edge bool) {
+	// Viewers blend the edges of neighbours with what lies below, which would
+	// look like stranded space; boxes that touch therefore overlap by a hair.
+	hair := vg.Length(0.1)
+	box := func(off, size, x0, x1 int64, fill color.Color, grow vg.Length, edge bool) {
 		r := vg.Rectangle{
 			Min: vg.Point{X: trX(float64(x0)), Y: trY(float64(off))},
 			Max: vg.Point{X: trX(float64(x1)), Y: trY(float64(off + size))},
 		}
+		if size := r.Size(); size.X > 4*grow && size.Y > 4*grow {
+			r.Min = r.Min.Sub(vg.Point{X: grow, Y: grow})
+			r.Max = r.Max.Add(vg.Point{X: grow, Y: grow})
+		}
 		c.SetColor(fill)
 		c.Fill(r.Path())
-		if e := s.size * 0.05; edge && r.Max.X-r.Min.X > 4*e && r.Max.Y-r.Min.Y > 4*e {
+		if e := s.size * 0.035; edge && r.Max.X-r.Min.X > 4*e && r.Max.Y-r.Min.Y > 4*e {
 			c.SetColor(s.theme.background)
 			c.SetLineWidth(e)
 			c.SetLineDash(nil, 0)
@@ -126,15 +133,15 @@ func (l *Layout) boxes(c draw.Canvas, p *plot.Plot, s *sheet) {
 	}
 	for i := range l.Segments {
 		g := &l.Segments[i]
-		box(g.Offset, g.Size, g.X0, g.X1, s.theme.stranded, false)
+		box(g.Offset, g.Size, g.X0, g.X1, s.theme.stranded, 0, false)
 	}
 	for i := range l.Cached {
 		g := &l.Cached[i]
-		box(g.Offset, g.Size, g.X0, g.X1, s.theme.cached, false)
+		box(g.Offset, g.Size, g.X0, g.X1, s.theme.cached, hair, false)
 	}
 	for i := range l.Blocks {
 		b := &l.Blocks[i]
-		box(b.Offset, b.Size, b.X0, b.X1, s.theme.life[l.life(b)], true)
+		box(b.Offset, b.Size, b.X0, b.X1, s.theme.life[l.life(b)], hair, true)
 	}
 }
 

@@ -25,7 +25,9 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
+	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgimg"
@@ -126,7 +128,7 @@ func Render(w io.Writer, f Figure, o Options) error {
 	case SVG:
 		c, s.dots = vgsvg.New(o.Width, o.Height), 1.5
 	case PDF:
-		c, s.dots = vgpdf.New(o.Width, o.Height), 1.5
+		c, s.dots = pdfCanvas{vgpdf.New(o.Width, o.Height)}, 1.5
 	default:
 		return fmt.Errorf("unknown format %q; known: png, svg, pdf", o.Format)
 	}
@@ -168,6 +170,31 @@ func (o *Options) check() error {
 	}
 	return nil
 }
+
+// pdfCanvas hands texts to the PDF writer in the encoding that its fonts have.
+type pdfCanvas struct{ *vgpdf.Canvas }
+
+// FillString draws a text.
+func (c pdfCanvas) FillString(f font.Face, pt vg.Point, txt string) {
+	var b []byte
+	for _, r := range txt {
+		switch i := strings.IndexRune(windows1252, r); {
+		case r < 0x100:
+			b = append(b, byte(r))
+		case i >= 0:
+			b = append(b, windows1252Codes[utf8.RuneCountInString(windows1252[:i])])
+		default:
+			b = append(b, '?')
+		}
+	}
+	c.Canvas.FillString(f, pt, string(b))
+}
+
+// The characters of Windows code page 1252 that are not those of Latin-1.
+const (
+	windows1252      = "€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
+	windows1252Codes = "\x80\x82\x83\x84\x85\x86\x87\x88\x89\x8a\x8b\x8c\x8e\x91\x92\x93\x94\x95\x96\x97\x98\x99\x9a\x9b\x9c\x9e\x9f"
+)
 
 // pdfDates are the times that the PDF writer stamps; a fixed one of the same
 // length takes their place, so that offsets stay right.

@@ -8,6 +8,9 @@ import (
 	"image/png"
 	"io"
 	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -508,5 +511,28 @@ func BenchmarkMapPNG(b *testing.B) {
 			b.Fatal(err)
 		}
 		render(b, &Map{Source: "x", Runs: []MapRun{{"y", r.Layout()}}}, Options{})
+	}
+}
+
+// TestPDFText: what a PDF says can be read, dashes and signs included. It needs
+// pdftotext.
+func TestPDFText(t *testing.T) {
+	tool, err := exec.LookPath("pdftotext")
+	if err != nil {
+		t.Skip("no pdftotext found in PATH (Debian: poppler-utils)")
+	}
+	f := &Compare{Source: "1–2 × 3 µs … é", Bound: 1 << 20, Outcomes: []Outcome{{Name: "PyTorch's defaults", Reserved: 1 << 21}}}
+	path := filepath.Join(t.TempDir(), "a.pdf")
+	if err := os.WriteFile(path, render(t, f, Options{Format: PDF}), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(tool, "-enc", "UTF-8", path, "-").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []string{"1–2 × 3 µs … é", "2 MiB reserved, 2.00 × bound", "Allocators compared"} {
+		if !strings.Contains(string(out), w) {
+			t.Errorf("the PDF does not say %q but %q", w, out)
+		}
 	}
 }

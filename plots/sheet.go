@@ -228,7 +228,7 @@ func (s *sheet) cutMiddle(sty text.Style, txt string, width vg.Length) string {
 // lacks, in every format alike.
 func winAnsi(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < 0x100 || strings.ContainsRune("€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ", r) {
+		if r < 0x100 || strings.ContainsRune(windows1252, r) {
 			return r
 		}
 		return '?'
