@@ -10,6 +10,7 @@ the first line (see Job in torchengine.go), then one request a line:
     r ID                     free while another stream still uses the block
     c ID                     the other stream has finished with it
     e                        empty_cache
+    p POOL                   give the memory pool up, which empties it
     s                        the next request waits for other streams
     m                        measure the device memory in use
 
@@ -377,6 +378,8 @@ def replay(job, lines):
             if gates:
                 gates.open_all()
             torch.cuda.empty_cache()
+        elif op == "p":
+            pools[int(t[1])] = None
         elif op == "o":
             block = allocate("a", int(t[1]), int(t[2]), int(t[3]))
             if block is not None:

@@ -241,6 +241,7 @@ func write(w *bufio.Writer, job Job) error {
 	w.Write(header)
 	w.WriteByte('\n')
 	measure := job.Measure
+	var ended []uint8 // pools that end with the next EmptyCache
 	var line []byte
 	num := func(xs ...int64) {
 		for _, x := range xs {
@@ -273,12 +274,27 @@ func write(w *bufio.Writer, job Job) error {
 		case traces.FreeCompleted:
 			line = append(line, 'c')
 			num(id)
+		case traces.ReleasePool:
+			// PyTorch empties a MemPool when it drops it; a graph's pool goes
+			// with the next EmptyCache, behind the default pool.
+			ended = append(ended, e.Pool)
+			continue
 		case traces.EmptyCache:
-			line = append(line, 'e')
+			if e.Pool == 0 {
+				line = append(line, "e\n"...)
+			}
+			for _, p := range ended {
+				line = append(line, 'p')
+				num(int64(p))
+				line = append(line, '\n')
+			}
+			ended = ended[:0]
 		default:
 			return fmt.Errorf("%s: event %d is of an unknown kind %d", tr.Source, k, e.Kind)
 		}
-		line = append(line, '\n')
+		if len(line) > 0 && line[len(line)-1] != '\n' {
+			line = append(line, '\n')
+		}
 		for len(measure) > 0 && measure[0] <= k {
 			line = append(line, "m\n"...)
 			measure = measure[1:]

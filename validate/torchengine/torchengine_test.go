@@ -37,7 +37,11 @@ func sample(t *testing.T) *traces.Trace {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tr
+	// The pool ends by itself, as a MemPool does.
+	end := traces.Event{ID: traces.NoBlock, Pool: pool, Kind: traces.ReleasePool}
+	empty := traces.Event{ID: traces.NoBlock, Pool: pool, Kind: traces.EmptyCache}
+	n := len(tr.Events)
+	return traces.WithEvents(tr, []traces.Insert{{Before: n, Event: end}, {Before: n, Event: empty}})
 }
 
 func TestFeed(t *testing.T) {
