@@ -35,13 +35,10 @@ type Compare struct {
 
 func (p *Compare) title() (string, string) { return "Allocators compared", p.Source }
 
-// Rows returns the figure's rows: its height depends on them.
-func (p *Compare) Rows() int { return len(p.Outcomes) }
-
 func (p *Compare) draw(s *sheet) error {
 	n := len(p.Outcomes)
 	if n == 0 {
-		return errNothing
+		return ErrNothing
 	}
 	th := s.theme
 	top := p.Bound
@@ -52,7 +49,7 @@ func (p *Compare) draw(s *sheet) error {
 		ooms = ooms || o.OOMs > 0
 	}
 	if top == 0 {
-		return errNothing
+		return ErrNothing
 	}
 	bound := s.line(th.bound, 1.1, 1.5, 1.8)
 	limit := s.line(th.limit, 1, 6, 2, 1.5, 2)

@@ -4,47 +4,45 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log"
+
+	"gonum.org/v1/plot/vg"
 
 	"allocsim/plots"
-	"allocsim/policies/torch"
-	"allocsim/policies/torch/conf"
+	"allocsim/policies"
+	_ "allocsim/policies/all"
 	"allocsim/sim"
-	"allocsim/traces/formats"
+	"allocsim/traces"
 )
 
-// Memory over time under two settings, as SVG.
-func ExampleRender() {
-	ctx := context.Background()
-	rec, err := formats.Open(ctx, "../testdata/recordings/gnn__default.pickle.zst", formats.Options{})
+// A figure of a run: record it with an observer, then draw.
+func Example() {
+	b := traces.NewBuilder(4)
+	x := b.Alloc(0, 20<<20, 0, 0)
+	y := b.Alloc(1000, 40<<20, 0, 0)
+	b.Free(2000, x)
+	b.Free(3000, y)
+	tr, _, err := b.Build()
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
-	trace, err := rec.Device(-1)
+	spec, err := policies.Parse("torch")
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
-	var figure plots.Timeline
-	for _, setting := range []string{"", "expandable_segments:True"} {
-		spec, err := torch.Parse(setting, conf.Latest)
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		memory := plots.NewRecorder(trace, plots.ByTime, plots.Columns)
-		if _, err := sim.Run(ctx, trace, sim.Config{Policy: spec}, memory); err != nil {
-			fmt.Println(err)
-			return
-		}
-		figure.Runs = append(figure.Runs, plots.Run{Name: spec.String(), Memory: memory.Memory()})
+	rec := plots.NewRecorder(tr, plots.ByTime, plots.Columns)
+	if _, err := sim.Run(context.Background(), tr, sim.Config{Policy: spec}, rec); err != nil {
+		log.Fatal(err)
 	}
+	m := rec.Memory()
+	fig := &plots.Timeline{Source: "two tensors", Runs: []plots.Run{{Name: "PyTorch's defaults", Memory: m}}}
 	var svg bytes.Buffer
-	if err := plots.Render(&svg, &figure, plots.Options{Format: plots.SVG}); err != nil {
-		fmt.Println(err)
-		return
+	if err := plots.Render(&svg, fig, plots.Options{Format: plots.SVG, Width: 8 * vg.Centimeter, Height: 6 * vg.Centimeter}); err != nil {
+		log.Fatal(err)
 	}
-	fmt.Println("drawn:", bytes.Contains(svg.Bytes(), []byte("</svg>")))
+	fmt.Println(m.Reserved.Max()>>20, "MiB reserved,", m.Allocated.Max()>>20, "MiB allocated at the peak")
+	fmt.Println(bytes.HasPrefix(svg.Bytes(), []byte("<?xml")))
 	// Output:
-	// drawn: true
+	// 60 MiB reserved, 60 MiB allocated at the peak
+	// true
 }

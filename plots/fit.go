@@ -42,7 +42,7 @@ func (f *Fit) title() (string, string) {
 func (f *Fit) draw(s *sheet) error {
 	n, m := len(f.Cards), len(f.Settings)
 	if n == 0 || m == 0 {
-		return errNothing
+		return ErrNothing
 	}
 	th := s.theme
 	fits, tight, no := blend(th.good, th.background, 0.4), blend(th.series[4], th.background, 0.55), blend(th.reserved, th.background, 0.28)

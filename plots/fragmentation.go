@@ -34,14 +34,14 @@ func (f *Fragmentation) title() (string, string) {
 
 func (f *Fragmentation) draw(s *sheet) error {
 	if len(f.Runs) == 0 {
-		return errNothing
+		return ErrNothing
 	}
 	var top int64
 	for _, r := range f.Runs {
 		top = max(top, r.Fragments.Reserved.Max())
 	}
 	if top == 0 {
-		return errNothing
+		return ErrNothing
 	}
 	th := s.theme
 	reserved := s.line(th.reserved, 1)

@@ -59,14 +59,14 @@ func (l *Layout) life(b *BlockSpan) int {
 
 func (m *Map) draw(s *sheet) error {
 	if len(m.Runs) == 0 {
-		return errNothing
+		return ErrNothing
 	}
 	var top int64
 	for _, r := range m.Runs {
 		top = max(top, r.Layout.Height)
 	}
 	if top == 0 {
-		return errNothing
+		return ErrNothing
 	}
 	keys := []key{{text: "stranded", fill: s.theme.stranded}, {text: "cached, can be returned", fill: s.theme.cached}}
 	for i := range lives {
@@ -143,16 +143,6 @@ func (l *Layout) boxes(c draw.Canvas, p *plot.Plot, s *sheet) {
 		b := &l.Blocks[i]
 		box(b.Offset, b.Size, b.X0, b.X1, s.theme.life[l.life(b)], hair, true)
 	}
-}
-
-// Image is the layout as an image of w × h pixels: each pixel has the mixture
-// of what lies in it, by area, on a light or dark background.
-func (l *Layout) Image(w, h int, darkBackground bool) *image.RGBA {
-	th := light
-	if darkBackground {
-		th = dark
-	}
-	return l.raster(w, h, th)
 }
 
 // raster is an image of w × h pixels. Colours add up by the area that they

@@ -38,7 +38,7 @@ func (p *Pareto) title() (string, string) {
 
 func (p *Pareto) draw(s *sheet) error {
 	if p.Now.Reserved == 0 {
-		return errNothing
+		return ErrNothing
 	}
 	th := s.theme
 	front := slices.Clone(p.Front)

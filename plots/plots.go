@@ -256,5 +256,5 @@ func printable(s string) string {
 	}, strings.ToValidUTF8(s, "?"))
 }
 
-// errNothing says that a figure has no data.
-var errNothing = errors.New("there is nothing to draw: the trace has no allocations")
+// ErrNothing is returned by Render for a figure without data.
+var ErrNothing = errors.New("there is nothing to draw: the trace has no allocations")

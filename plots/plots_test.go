@@ -407,7 +407,7 @@ func TestHostileNames(t *testing.T) {
 func TestStrandedStaysVisible(t *testing.T) {
 	l := &Layout{Scale: Scale{Span: 1000}, Height: 100_000, Segments: []RangeSpan{{0, 100_000, 0, 1000}},
 		Blocks: []BlockSpan{{Offset: 0, Size: 50_000, X1: 1000}, {Offset: 50_010, Size: 49_990, X1: 1000}}}
-	img := l.Image(100, 100, false)
+	img := l.raster(100, 100, light)
 	plain, tinted := img.RGBAAt(50, 20), img.RGBAAt(50, 49)
 	if plain == tinted {
 		t.Errorf("the pixel with stranded space, %v, looks like any other", tinted)

@@ -107,7 +107,7 @@ func (z *Sizes) title() (string, string) {
 
 func (z *Sizes) draw(s *sheet) error {
 	if len(z.Bins) == 0 {
-		return errNothing
+		return ErrNothing
 	}
 	th := s.theme
 	low, high := float64(z.Bins[0].From), float64(z.Bins[len(z.Bins)-1].To)

@@ -39,7 +39,7 @@ func (t *Timeline) title() (string, string) {
 
 func (t *Timeline) draw(s *sheet) error {
 	if len(t.Runs) == 0 {
-		return errNothing
+		return ErrNothing
 	}
 	th := s.theme
 	var top, limit int64
@@ -52,7 +52,7 @@ func (t *Timeline) draw(s *sheet) error {
 		pending = pending || differ(r.Memory.Active, r.Memory.Allocated)
 	}
 	if top == 0 {
-		return errNothing
+		return ErrNothing
 	}
 	// A limit far above everything would flatten the curves; it is named in
 	// the legend all the same.

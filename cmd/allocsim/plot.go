@@ -173,7 +173,11 @@ func (p *plotting) run(cmd *cobra.Command, path string) error {
 	if err != nil {
 		return err
 	}
-	if err := formats.WriteFile(p.out, func(w io.Writer) error { return plots.Render(w, fig, o) }); err != nil {
+	err = formats.WriteFile(p.out, func(w io.Writer) error { return plots.Render(w, fig, o) })
+	if errors.Is(err, plots.ErrNothing) {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if err != nil {
 		return err
 	}
 	doc.Runs, doc.Notes = append([]string{}, c.shown...), append([]string{}, c.notes...)

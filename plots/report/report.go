@@ -153,7 +153,6 @@ type fit struct {
 	Lead   string
 	Figure template.HTML
 	Table  *table
-	Safe   string
 }
 
 type traceView struct {
@@ -338,7 +337,7 @@ func (b *builder) trace(i int) (*traceView, *source, error) {
 	sum := inspect.Summarize(tr)
 	tv := &traceView{ID: fmt.Sprintf("t%d", i), Name: in.Name, Several: len(b.inputs) > 1, Clock: tr.Duration() > 0}
 	if err := b.figures(tv, runs, i); err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("%s: %w", in.Name, err)
 	}
 	for k, r := range runs {
 		b.notes = append(b.notes, r.result.Policy.Notes...)

@@ -82,8 +82,13 @@ func TestSelfContained(t *testing.T) {
 			t.Errorf("the script has %q", bad)
 		}
 	}
-	if page != write(t, bundled(t, "gnn__default")) {
-		t.Error("the same input gave another report")
+	var b bytes.Buffer
+	o := Options{Command: "allocsim report x", Version: "v1", Cards: gpus.All(), Workers: 1}
+	if _, err := Write(context.Background(), &b, []Input{bundled(t, "gnn__default")}, o); err != nil {
+		t.Fatal(err)
+	}
+	if page != b.String() {
+		t.Error("the same input with another number of workers gave another report")
 	}
 }
 

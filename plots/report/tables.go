@@ -32,6 +32,14 @@ type head struct {
 // cell is a text and, for numbers, the value it is sorted and copied by.
 type cell struct{ Text, Value string }
 
+// Parts are the text in pieces between which a line may break: settings and
+// paths have no spaces.
+func (c cell) Parts() []string {
+	return strings.FieldsFunc(breaks.Replace(c.Text), func(r rune) bool { return r == '\x00' })
+}
+
+var breaks = strings.NewReplacer(",", ",\x00", ":", ":\x00", "/", "/\x00", "\x00", "")
+
 func (t *table) add(cells ...cell) { t.Rows = append(t.Rows, cells) }
 
 func sizeCell(n int64) cell { return cell{size(n), fmt.Sprint(n)} }
