@@ -363,12 +363,22 @@ type scattered struct {
 	used map[uint64]bool
 }
 
-const slotBits = 40 // 1 TiB of address space a segment
+const (
+	slotBits = 36 // 64 GiB of address space a segment
+	// Slots are drawn from fewSlots, which keeps a draw cheap, and from
+	// allSlots once there are so many segments that free ones become rare.
+	fewSlots = 1 << 22
+	allSlots = 1 << 28
+)
 
 func (p *scattered) alloc(size int64) uint64 {
 	slots := uint64(size)>>slotBits + 1
+	space := uint64(fewSlots)
+	if len(p.used) > fewSlots/4 || slots > fewSlots/64 {
+		space = allSlots
+	}
 	for {
-		slot := p.rng.Uint64N(1<<22) + 1
+		slot := p.rng.Uint64N(space) + 1
 		free := true
 		for k := range slots {
 			free = free && !p.used[slot+k]

@@ -124,6 +124,9 @@ func (r *Runner) start(tr *traces.Trace, cfg Config, obs []Observer) (*running, 
 		case fraction < 1:
 			limit = int64(fraction * float64(total))
 		}
+		if limit == 0 && fraction < 1 {
+			limit = 1 // less than a byte, but not "no limit"
+		}
 	}
 	run := &running{tr: tr, cfg: cfg, device: cfg.Device}
 	if run.device == nil {

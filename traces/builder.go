@@ -11,6 +11,12 @@ import (
 const (
 	MaxStreams = math.MaxUint16
 	MaxPools   = math.MaxUint8
+	// MaxAlloc is the largest block and MaxLive the most bytes of blocks live
+	// at once: far above any device, and small enough that no sum of sizes
+	// overflows. A request that failed may be larger, up to MaxFailed.
+	MaxAlloc  = 1 << 50
+	MaxLive   = 1 << 56
+	MaxFailed = 1 << 62
 )
 
 // Builder makes a Trace event by event. Times must not decrease and frees must
@@ -23,10 +29,12 @@ type Builder struct {
 	byValue map[uint64]uint16
 	pools   []PoolID
 	lastUS  int64
+	live    int64 // bytes
 	err     error
 }
 
 type blockState struct {
+	size   int64
 	stream uint16
 	pool   uint8
 	state  uint8 // 0 live, 1 pending, 2 gone
@@ -110,7 +118,7 @@ func (b *Builder) request(kind Kind, timeUS, size int64, stream uint16, pool uin
 		return 0
 	}
 	id := BlockID(len(b.state))
-	b.state = append(b.state, blockState{stream, pool, state})
+	b.state = append(b.state, blockState{size, stream, pool, state})
 	b.add(Event{TimeUS: timeUS, Size: size, ID: id, Stream: stream, Pool: pool, Kind: kind})
 	return id
 }
@@ -118,11 +126,20 @@ func (b *Builder) request(kind Kind, timeUS, size int64, stream uint16, pool uin
 // Alloc adds a request for size > 0 bytes on a stream number from Stream in a
 // pool number from Pool, at timeUS µs, and returns its block.
 func (b *Builder) Alloc(timeUS, size int64, stream uint16, pool uint8) BlockID {
+	switch b.live += min(size, MaxAlloc); {
+	case size > MaxAlloc:
+		b.fail("alloc of %d bytes: no device has more than %d", size, int64(MaxAlloc))
+	case b.live > MaxLive:
+		b.fail("%d bytes live at once: no device has more than %d", b.live, int64(MaxLive))
+	}
 	return b.request(Alloc, timeUS, size, stream, pool, blockLive)
 }
 
 // OOM adds a request that the recorded allocator could not serve.
 func (b *Builder) OOM(timeUS, size int64, stream uint16, pool uint8) BlockID {
+	if size > MaxFailed {
+		b.fail("oom of %d bytes: at most %d can be read", size, int64(MaxFailed))
+	}
 	return b.request(OOM, timeUS, size, stream, pool, blockGone)
 }
 
@@ -137,6 +154,9 @@ func (b *Builder) release(kind Kind, timeUS int64, id BlockID, from, to uint8) {
 		return
 	}
 	s.state = to
+	if to == blockGone {
+		b.live -= s.size
+	}
 	b.add(Event{TimeUS: timeUS, ID: id, Stream: s.stream, Pool: s.pool, Kind: kind})
 }
 

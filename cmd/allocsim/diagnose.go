@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -26,8 +28,9 @@ func newDiagnose(a *app) *cobra.Command {
 	var text string
 	var words bool
 	cmd := &cobra.Command{
-		Use:   "diagnose [FILE]",
-		Short: "Explain an out-of-memory message, or a snapshot that ends in one",
+		Use:        "diagnose [FILE]",
+		SuggestFor: []string{"oom", "explain", "why"},
+		Short:      "Explain an out-of-memory message, or a snapshot that ends in one",
 		Long: `Reads an out-of-memory message of any PyTorch since 2018, of JAX, TensorFlow,
 CuPy or RMM, from a file, a whole log or standard input, and says what ran out:
 the card, the allocator's own holes, a limit, or memory that someone else
@@ -52,7 +55,7 @@ ends in an OOM works too.`,
 			case text != "":
 				msg, err = diagnose.Parse(text)
 			case len(args) == 0 || args[0] == "-":
-				msg, err = a.message(a.stdin)
+				msg, err = interruptible(cmd.Context(), func() (diagnose.Message, error) { return a.message(a.stdin) })
 			default:
 				msg, err = env.diagnosed(cmd.Context(), args[0], &opts)
 			}
@@ -77,22 +80,40 @@ func (a *app) message(r io.Reader) (diagnose.Message, error) {
 	return diagnose.Parse(string(data))
 }
 
-// diagnosed reads a file: a text with a message, or a recording.
-func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose.Options) (diagnose.Message, error) {
+// messageIn reads a message from a file and reports whether it is a text at
+// all: what holds zero bytes is not.
+func (a *app) messageIn(path string) (msg diagnose.Message, text bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return diagnose.Message{}, err
+		return msg, false, err
 	}
 	defer f.Close()
-	msg, err := e.a.message(f)
-	if err == nil {
-		return msg, nil
+	r := bufio.NewReader(f)
+	head, err := r.Peek(512)
+	if err != nil && err != io.EOF {
+		return msg, false, err
+	}
+	msg, err = a.message(r)
+	return msg, !bytes.ContainsRune(head, 0), err
+}
+
+// diagnosed reads a file: a text with a message, or a recording.
+func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose.Options) (diagnose.Message, error) {
+	var text bool
+	msg, err := interruptible(ctx, func() (msg diagnose.Message, err error) {
+		msg, text, err = e.a.messageIn(path)
+		return msg, err
+	})
+	if err == nil || ctx.Err() != nil {
+		return msg, err
 	}
 	tr, openErr := e.open(ctx, path)
-	if openErr != nil {
-		if errors.Is(err, diagnose.ErrNoMessage) {
-			return msg, fmt.Errorf("%s: %w", path, err)
-		}
+	switch {
+	case openErr != nil && !text:
+		return msg, openErr
+	case errors.Is(err, diagnose.ErrNoMessage) && openErr != nil:
+		return msg, fmt.Errorf("%s: %w", path, err)
+	case openErr != nil:
 		return msg, err
 	}
 	rec, err := sim.Recover(ctx, tr, sim.RecoverOptions{})

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -39,11 +41,32 @@ func (s *sizeFlag) Set(v string) error {
 
 func (s *sizeFlag) Type() string { return "SIZE" }
 
-// flagError adds the nearest flag to an unknown one.
+// flagError says what a flag takes when its value is wrong, and adds the
+// nearest flag to an unknown one.
 func flagError(cmd *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	var number *strconv.NumError
+	if errors.As(err, &invalid) && errors.As(err, &number) {
+		what := "a whole number"
+		switch t := invalid.GetFlag().Value.Type(); {
+		case t == "bool":
+			what = "true or false"
+		case strings.HasPrefix(t, "float"):
+			what = "a number"
+		}
+		if errors.Is(number, strconv.ErrRange) {
+			what += " that is not so large"
+		}
+		return fmt.Errorf("--%s %q: give %s", invalid.GetFlag().Name, invalid.GetValue(), what)
+	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
 		return err
+	}
+	if short := unknown.GetSpecifiedShortnames(); short != "" {
+		if _, e := os.Stat("-" + short); e == nil {
+			return fmt.Errorf("%w; for the file of that name write ./-%s", err, short)
+		}
 	}
 	name := unknown.GetSpecifiedName()
 	best, bestDistance := "", 3

@@ -97,6 +97,7 @@ func wrap(text string, width int, indent string) string {
 	var b strings.Builder
 	column := 0
 	for i, word := range strings.Fields(text) {
+		word = table.Printable(word)
 		if n := lipgloss.Width(word); i > 0 {
 			if column+1+n > width {
 				b.WriteString("\n" + indent)

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"allocsim/internal/table"
 )
 
 // app is what all commands share.
@@ -64,7 +66,7 @@ To record a job: allocsim record --help`,
 
 // oneLine is an error as one line.
 func oneLine(err error) string {
-	return strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")
+	return table.Printable(strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " "))
 }
 
 // unknownCommand names the nearest command to one that does not exist.

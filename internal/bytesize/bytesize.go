@@ -60,14 +60,17 @@ func Parse(s string) (int64, error) {
 // up to two decimals: "20 MiB", "1.91 GiB", "512 B".
 func Format(n int64) string {
 	if n < 0 {
-		return "-" + Format(-n)
+		return "-" + Format(-max(n, -math.MaxInt64))
 	}
-	switch {
-	case n >= TiB:
+	// What two decimals would round up to 1024.00 of a unit is 1.00 of the
+	// next.
+	const almost = 1023.995 / 1024
+	switch f := float64(n); {
+	case f >= TiB*almost:
 		return scaled(n, TiB, "TiB")
-	case n >= GiB:
+	case f >= GiB*almost:
 		return scaled(n, GiB, "GiB")
-	case n >= MiB:
+	case f >= MiB*almost:
 		return scaled(n, MiB, "MiB")
 	case n >= KiB:
 		return scaled(n, KiB, "KiB")

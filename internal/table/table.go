@@ -5,7 +5,9 @@ package table
 
 import (
 	"io"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/charmbracelet/lipgloss"
 )
@@ -29,8 +31,33 @@ func New(header ...string) *Table {
 	return t
 }
 
-// Row adds a row; missing cells are empty.
-func (t *Table) Row(cells ...string) { t.rows = append(t.rows, cells) }
+// Row adds a row; missing cells are empty. Cells are made Printable.
+func (t *Table) Row(cells ...string) {
+	row := make([]string, len(cells))
+	for i, c := range cells {
+		row[i] = Printable(c)
+	}
+	t.rows = append(t.rows, row)
+}
+
+// Printable returns s with its control characters written as escapes such as
+// \x1b: text from a file must not move the cursor of a terminal or break a
+// line.
+func Printable(s string) string {
+	if strings.IndexFunc(s, unicode.IsControl) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			q := strconv.QuoteRune(r)
+			b.WriteString(q[1 : len(q)-1])
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
 
 // Len is the number of rows.
 func (t *Table) Len() int { return len(t.rows) }
