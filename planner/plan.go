@@ -2,6 +2,7 @@ package planner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -113,7 +114,9 @@ func Plan(ctx context.Context, jobs []Job, opts PlanOptions) (*Planning, error) 
 	settings := []*setting{baseline}
 	least := baseline.min
 	for _, c := range p.contenders(tuning, version) {
-		if err := p.measure(ctx, c); err != nil {
+		if err := p.measure(ctx, c); errors.Is(err, errNever) {
+			continue
+		} else if err != nil {
 			return nil, err
 		}
 		settings = append(settings, c)
@@ -205,13 +208,20 @@ func (p *capacityPlan) run(ctx context.Context, r *sim.Runner, s *setting, capac
 	return true, results, nil
 }
 
+// errNever is what measure returns for a setting under which no device is
+// large enough.
+var errNever = errors.New("an allocation fails on a device of any size; the setting itself limits it (a memory fraction?)")
+
 // measure finds the smallest capacity that works: by halving, then by looking
 // below, because a smaller device can work where a larger one fails.
 func (p *capacityPlan) measure(ctx context.Context, s *setting) error {
 	var runner sim.Runner
-	_, results, err := p.run(ctx, &runner, s, 0, 0)
+	ok, results, err := p.run(ctx, &runner, s, 0, 0)
 	if err != nil {
 		return err
+	}
+	if !ok {
+		return fmt.Errorf("%s under %s: %w", p.jobs[len(results)-1].Trace.Source, s.spec, errNever)
 	}
 	bound := int64(0)
 	for i, res := range results {

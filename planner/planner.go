@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"allocsim/policies/torch/conf"
 	"allocsim/sim"
 	"allocsim/traces"
 )
@@ -30,6 +31,9 @@ type Job struct {
 	// Recovered is what was found out about the recording; nil for a trace
 	// that is not one.
 	Recovered *sim.Recovered
+	// Conf is the configuration that is set now, the baseline of a search; nil
+	// = the one of Recovered, else PyTorch's default.
+	Conf *conf.Config
 }
 
 // parallel calls f(worker's runner, k) for k in [0,n) on some workers (≤ 0:

@@ -84,6 +84,18 @@ func TestTuneGNN(t *testing.T) {
 	}
 }
 
+// TestTuneFrom: the search compares with the configuration that is set now,
+// not with the recorded one.
+func TestTuneFrom(t *testing.T) {
+	j := job(t, "gnn__default")
+	c, _ := conf.Parse("max_split_size_mb:64", conf.Latest)
+	j.Conf = &c
+	res := tune(t, planner.TuneOptions{Budget: 30}, j)
+	if b := res.Baseline; b.Conf != "max_split_size_mb:64" || b.ReservedPeak != 64934*mib {
+		t.Errorf("baseline %q reserves %d MiB, want max_split_size_mb:64 and 64934", b.Conf, b.ReservedPeak/mib)
+	}
+}
+
 // TestTuneIndependentOfWorkers: the answer is the same, byte for byte.
 func TestTuneIndependentOfWorkers(t *testing.T) {
 	j := job(t, "unet_resolutions__default")

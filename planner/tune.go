@@ -171,6 +171,9 @@ func (t *tuner) prepare() error {
 	if first.Recovered != nil {
 		t.base = first.Recovered.Conf
 	}
+	if first.Conf != nil {
+		t.base = *first.Conf
+	}
 	for i := range t.jobs {
 		j := &t.jobs[i]
 		if len(j.Trace.Events) == 0 {

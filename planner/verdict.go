@@ -89,8 +89,12 @@ func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 		out.Best = *baseline
 	case !best.Completed:
 		out.Verdict = "no-setting-found"
-		out.Reason = fmt.Sprintf("None of the %d settings tried completes in %s, although only %s live at once; %s fails least (%d OOMs). Free memory at the peak or use less of it.",
-			len(t.cands), size(t.room), size(t.need), name(best), best.NumOOMs)
+		where := "here"
+		if t.room > 0 {
+			where = "in " + size(t.room)
+		}
+		out.Reason = fmt.Sprintf("None of the %d settings tried completes %s, although only %s live at once; %s fails least (%d OOMs). Free memory at the peak or use less of it.",
+			len(t.cands), where, size(t.need), name(best), best.NumOOMs)
 		out.Best = *baseline
 	case best == baseline:
 		out.Verdict = "nothing-better"

@@ -336,6 +336,9 @@ func (r *running) finish() *Result {
 		r.res.Notes = append(r.res.Notes, fmt.Sprintf(
 			"%d allocations that failed in the recording succeed here; each is freed at once, because the recording does not say how the program would have gone on.", r.spare))
 	}
+	if n := r.res.Stats.NumOOMs; n > maxOOMs && len(r.res.OOMs) == maxOOMs {
+		r.res.Notes = append(r.res.Notes, fmt.Sprintf("%d allocations failed; the first %d are described.", n, maxOOMs))
+	}
 	return r.res
 }
 

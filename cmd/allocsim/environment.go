@@ -125,6 +125,9 @@ func (e *environment) replayable(ctx context.Context, path string) (*traces.Trac
 		return nil, err
 	}
 	if len(tr.Events) == 0 {
+		if tr.Recorded == nil {
+			return nil, fmt.Errorf("%s holds no requests, so there is nothing to replay", tr.Source)
+		}
 		return nil, fmt.Errorf("%s has no history, so it cannot be replayed; record from before the model is built (allocsim record --help), or look at its segments with allocsim inspect", tr.Source)
 	}
 	return tr, nil
@@ -258,7 +261,12 @@ func (e *environment) jobs(ctx context.Context, paths []string) ([]planner.Job, 
 		if err != nil {
 			return nil, err
 		}
-		jobs = append(jobs, planner.Job{Trace: rec.Trace, Base: cfg, Recovered: rec})
+		j := planner.Job{Trace: rec.Trace, Base: cfg, Recovered: rec}
+		if e.confSet {
+			c, _ := conf.Parse(e.conf, e.version(rec.Trace))
+			j.Conf = &c
+		}
+		jobs = append(jobs, j)
 	}
 	return jobs, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -41,6 +42,9 @@ them on one card at the same time. Exit code 1 when the card asked for
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {
 				return err
+			}
+			if env.fracSet {
+				return errors.New("plan judges whole devices, so --memory-fraction does not apply; give --capacity with the part that the job may take")
 			}
 			alerts, err := planner.ParseAlerts(failOn)
 			if err != nil {

@@ -89,7 +89,7 @@ func (a *app) showReplay(doc *sim.Document, res *sim.Result) error {
 	}
 	verdict := "completed"
 	if !res.Completed {
-		verdict = fmt.Sprintf("out of memory, %s", plural(len(doc.OOMs), "time"))
+		verdict = fmt.Sprintf("out of memory, %s", plural(int(max(res.Stats.NumOOMs, int64(len(doc.OOMs)))), "time"))
 	}
 	a.printf("%s under %s\n\n", a.strong(verdict), res.Policy)
 	s := &res.Stats
