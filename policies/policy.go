@@ -178,6 +178,10 @@ type SegmentBlock struct {
 	Requested int64  // bytes asked for; 0 when free
 	Handle    Handle // 0 when free
 	State     BlockState
+	// Returnable is how many bytes of a free block could go back to the device
+	// now although the segment is in use: the whole free pages of an expandable
+	// segment.
+	Returnable int64
 }
 
 // BlockState says whether a block is in use.

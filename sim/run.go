@@ -368,16 +368,17 @@ func Measure(p policies.Policy) Fragmentation {
 	f.ReservedUnallocated = f.Reserved - f.Allocated
 	var all int64
 	for _, s := range p.Segments(nil) {
-		var freeHere int64
+		var freeHere, returnable int64
 		for _, b := range s.Blocks {
 			if b.State == policies.BlockFree {
 				freeHere += b.Size
+				returnable += b.Returnable
 				f.LargestFree = max(f.LargestFree, b.Size)
 			}
 		}
 		all += freeHere
 		if freeHere < s.Size {
-			f.Stranded += freeHere
+			f.Stranded += freeHere - returnable
 		}
 	}
 	if all > 0 {

@@ -78,6 +78,35 @@ func Format(n int64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
+// FormatUp is Format rounded up: for what is needed, so that the figure works
+// when it is typed back.
+func FormatUp(n int64) string { return Format(roundTo(n, 1)) }
+
+// FormatDown is Format rounded down: for what there is.
+func FormatDown(n int64) string { return Format(roundTo(n, 0)) }
+
+// roundTo rounds n to the last digit that Format shows, up or down. The second
+// decimal of a binary unit is no whole number of bytes: the result is the
+// nearest one that prints and parses on the right side.
+func roundTo(n int64, up int64) int64 {
+	for _, unit := range []int64{TiB, GiB, MiB, KiB} {
+		if n < unit || n%unit == 0 {
+			continue
+		}
+		hundredths := int64(float64(n) / float64(unit) * 100)
+		for k := hundredths - 1; k <= hundredths+2; k++ {
+			at := int64(float64(k) / 100 * float64(unit))
+			if up == 1 && at >= n {
+				return at
+			}
+			if next := int64(float64(k+1) / 100 * float64(unit)); up == 0 && next > n {
+				return at
+			}
+		}
+	}
+	return n
+}
+
 func scaled(n int64, unit int64, name string) string {
 	if n%unit == 0 {
 		return fmt.Sprintf("%d %s", n/unit, name)

@@ -238,27 +238,34 @@ func (p *Policy) mapPages(i uint32, n int64) (bool, error) {
 	return true, nil
 }
 
+// wholePages is the range of whole pages inside an expandable block; size 0 if
+// there is none.
+func (p *Policy) wholePages(b *block) (addr uint64, size int64) {
+	r := &p.ranges[b.seg]
+	lo := (int64(b.addr-r.addr) + r.page - 1) / r.page * r.page
+	hi := (int64(b.addr-r.addr) + b.size) / r.page * r.page
+	return r.addr + uint64(lo), max(hi-lo, 0)
+}
+
 // unmap is unmap_block: gives the whole pages inside the free block i back.
 // What remains in front and behind stays free memory.
 func (p *Policy) unmap(i uint32) error {
 	b := &p.blocks[i]
 	s := p.sets[b.set]
-	r := &p.ranges[b.seg]
-	lo := (int64(b.addr-r.addr) + r.page - 1) / r.page * r.page
-	hi := (int64(b.addr-r.addr) + b.size) / r.page * r.page
-	if lo >= hi {
+	addr, size := p.wholePages(b)
+	if size == 0 {
 		return nil
 	}
-	addr := r.addr + uint64(lo)
-	if err := p.device.Unmap(addr, hi-lo, r.page); err != nil {
-		return fmt.Errorf("unmap %d bytes at %#x: %w", hi-lo, addr, err)
+	r := &p.ranges[b.seg]
+	if err := p.device.Unmap(addr, size, r.page); err != nil {
+		return fmt.Errorf("unmap %d bytes at %#x: %w", size, addr, err)
 	}
 	s.remove(p.blocks, i)
 	if front := int64(addr - b.addr); front > 0 {
 		p.cutFront(s, i, front)
 		b = &p.blocks[i]
 	}
-	if rear := b.size - (hi - lo); rear > 0 {
+	if rear := b.size - size; rear > 0 {
 		p.cutRear(s, i, rear)
 		b = &p.blocks[i]
 	}
@@ -272,11 +279,11 @@ func (p *Policy) unmap(i uint32) error {
 		p.join(i, b.next)
 	}
 	p.insertUnmapped(s, i)
-	p.total -= hi - lo
-	p.stats.ReservedBytes.Sub(s.class, hi-lo)
+	p.total -= size
+	p.stats.ReservedBytes.Sub(s.class, size)
 	p.stats.NumDeviceFree++
 	if p.obs != nil {
-		p.emit(policies.ActionSegmentUnmap, s, 0, addr, hi-lo, 0)
+		p.emit(policies.ActionSegmentUnmap, s, 0, addr, size, 0)
 	}
 	if b.prev|b.next == 0 {
 		p.removeUnmapped(s, i)

@@ -480,6 +480,8 @@ func (p *Policy) Segments(buf []policies.Segment) []policies.Segment {
 				if b.state == pending {
 					sb.State = policies.BlockPending
 				}
+			} else if b.seg != noSeg {
+				_, sb.Returnable = p.wholePages(b)
 			}
 			seg.Blocks = append(seg.Blocks, sb)
 		}
