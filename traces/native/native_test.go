@@ -104,7 +104,7 @@ func genTrace(t *rapid.T) *traces.Trace {
 		now += rapid.Int64Range(0, 1000).Draw(t, "dt")
 		switch rapid.IntRange(0, 6).Draw(t, "op") {
 		case 0, 1, 2:
-			size := rapid.Int64Range(1, 1<<62).Draw(t, "size")
+			size := rapid.Int64Range(1, traces.MaxAlloc).Draw(t, "size")
 			h := rapid.SampledFrom(handles).Draw(t, "handle")
 			p := rapid.SampledFrom(pools).Draw(t, "pool")
 			live = append(live, b.Alloc(now, size, b.Stream(h), b.Pool(p)))
