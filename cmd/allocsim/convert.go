@@ -39,6 +39,9 @@ said, and stays with the file where it has room for notes.`,
 			if err := env.parse(cmd); err != nil {
 				return err
 			}
+			if err := env.keepInput(args[0], args[1]); err != nil {
+				return err
+			}
 			if strings.HasSuffix(args[1], ".perfetto.json") {
 				return env.convertCurves(cmd, args[0], args[1])
 			}

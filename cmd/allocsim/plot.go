@@ -474,12 +474,22 @@ func limitOf(r *sim.Result) int64 {
 	return r.Capacity
 }
 
-// keepInput refuses to write over the file that is read.
+// keepInput refuses to write over the file that is read, under whatever name,
+// and over its sidecar.
 func (e *environment) keepInput(in, out string) error {
-	a, err1 := os.Stat(in)
-	b, err2 := os.Stat(out)
-	if in != "-" && err1 == nil && err2 == nil && os.SameFile(a, b) {
+	dst, err := os.Stat(out)
+	if err != nil || !dst.Mode().IsRegular() {
+		return nil
+	}
+	same := func(path string) bool {
+		src, err := os.Stat(path)
+		return path != "" && path != "-" && err == nil && os.SameFile(src, dst)
+	}
+	switch {
+	case same(in):
 		return fmt.Errorf("%s is the input; write to another file", out)
+	case same(e.sidecar), same(formats.Sidecar(in)):
+		return fmt.Errorf("%s is the sidecar of %s; write to another file", out, in)
 	}
 	return nil
 }

@@ -37,6 +37,9 @@ anything is run. The trace replays like a recording.`,
 			if len(args) == 0 {
 				return errors.New("name a model or a YAML file; allocsim synth --list shows the models")
 			}
+			if err := (&environment{a: a}).keepInput(args[0], out); err != nil {
+				return err
+			}
 			m, err := synth.Load(args[0])
 			if err != nil {
 				return err

@@ -64,6 +64,19 @@ func sidecarPath(path string) string {
 	return ""
 }
 
+// Sidecar is the path of the sidecar that [Open] would find beside the trace at
+// path; empty if there is none.
+func Sidecar(path string) string {
+	side := sidecarPath(path)
+	if side == "" {
+		return ""
+	}
+	if data, err := readSmall(side); err != nil || !isSidecar(data) {
+		return ""
+	}
+	return side
+}
+
 func readSmall(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

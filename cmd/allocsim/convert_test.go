@@ -1,0 +1,70 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestKeepInput makes commands that write files refuse to write over what they
+// read: the input, the same file by another name, and its sidecar.
+func TestKeepInput(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	contents := map[string][]byte{}
+	put := func(name string, data []byte) {
+		contents[name] = data
+		if err := os.WriteFile(file(name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for from, to := range map[string]string{"gnn__default.pickle.zst": "job.pickle.zst", "gnn__default.json": "job.json"} {
+		data, err := os.ReadFile(filepath.Join("..", "..", "testdata", "recordings", from))
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(to, data)
+	}
+	put("other.json", contents["job.json"])
+	put("model.json", []byte(`{"family": "gpt2", "layers": 1, "hidden": 64, "heads": 1, "vocab": 100, "positions": 64}`))
+	put("n.csv", []byte("id,size,alloc_event,free_event\n1,512,0,1\n"))
+	if err := os.Link(file("n.csv"), file("linked.csv")); err != nil {
+		t.Skip("no hard links here: ", err)
+	}
+	const input, sidecar = " is the input; write to another file", " is the sidecar of "
+	for _, c := range []struct {
+		line, want string
+	}{
+		{"convert job.pickle.zst job.json", sidecar},
+		{"convert job.pickle.zst other.json --sidecar other.json", sidecar},
+		{"convert n.csv n.csv", input},
+		{"convert n.csv ./n.csv", input},
+		{"convert n.csv linked.csv", input},
+		{"plot n.csv -o n.csv", input},
+		{"report n.csv -o n.csv", "ends in .html"},
+		{"synth model.json -o model.json", input},
+	} {
+		args := strings.Fields(c.line)
+		for i, a := range args {
+			if strings.Contains(a, ".") {
+				args[i] = dir + string(filepath.Separator) + a
+			}
+		}
+		stdout, stderr, code := execute(t, "", args...)
+		if code != exitUsage || !strings.Contains(stderr, c.want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: exit code %d, want 2; stdout %q, stderr %q, want %q", c.line, code, stdout, stderr, c.want)
+		}
+	}
+	for name, want := range contents {
+		if got, err := os.ReadFile(file(name)); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s changed (%v)", name, err)
+		}
+	}
+	// Another program's file of the sidecar's name, and an old output, may go.
+	put("job.json", []byte(`{"learning_rate": 0.1}`))
+	if _, stderr, code := execute(t, "", "convert", file("job.pickle.zst"), file("job.json"), "--quiet"); code != exitOK {
+		t.Errorf("convert over a file that is no sidecar: exit code %d, %s", code, stderr)
+	}
+}
