@@ -67,6 +67,13 @@ func (e *environment) addPolicy(cmd *cobra.Command) {
 func (e *environment) parse(cmd *cobra.Command) error {
 	e.confSet = cmd.Flags().Changed("conf")
 	e.fracSet = cmd.Flags().Changed("memory-fraction")
+	// An empty name is a shell variable that is not set, not the wish for the
+	// default. (An empty --conf means PyTorch's defaults.)
+	for _, name := range []string{"gpu", "policy", "catalogue", "torch", "sidecar"} {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+			return fmt.Errorf("--%s is empty; is a variable of the shell not set?", name)
+		}
+	}
 	if e.capacity != 0 && e.gpu != "" {
 		return errors.New("--capacity and --gpu both say how large the device is; give one of them")
 	}

@@ -41,6 +41,9 @@ the segments it has.`,
 			if err := env.parse(cmd); err != nil {
 				return err
 			}
+			if rows < 0 {
+				return fmt.Errorf("--rows %d: give 0 or more", rows)
+			}
 			capacity := int64(env.capacity)
 			if env.gpu != "" {
 				card, err := env.card()

@@ -46,6 +46,9 @@ them on one card at the same time. Exit code 1 when the card asked for
 			if env.fracSet {
 				return errors.New("plan judges whole devices, so --memory-fraction does not apply; give --capacity with the part that the job may take")
 			}
+			if err := checkSearch(cmd, &opts.Tune); err != nil {
+				return err
+			}
 			alerts, err := planner.ParseAlerts(failOn)
 			if err != nil {
 				return err

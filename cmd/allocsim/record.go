@@ -42,6 +42,12 @@ Measured on %[2]s.`,
   allocsim record > allocsim_record.py`,
 		Args: arguments(0, 0, "no arguments"),
 		RunE: func(*cobra.Command, []string) error {
+			if a.json && (out == "" || out == "-") {
+				return a.printJSON(struct {
+					Name   string `json:"name"`
+					Script string `json:"script"`
+				}{record.FileName, record.Script})
+			}
 			if out == "" || out == "-" {
 				_, err := io.WriteString(a.stdout, record.Script)
 				return err

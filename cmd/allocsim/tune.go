@@ -33,6 +33,12 @@ of reserved memory (within --tolerance); time in driver calls; fewer options.
 			if err := env.parse(cmd); err != nil {
 				return err
 			}
+			if err := checkSearch(cmd, &opts); err != nil {
+				return err
+			}
+			if top < 0 {
+				return fmt.Errorf("--top %d: give 0 or more", top)
+			}
 			alerts, err := planner.ParseAlerts(failOn)
 			if err != nil {
 				return err
