@@ -186,6 +186,7 @@ func TestRandomPrograms(t *testing.T) {
 			}
 			return o
 		}), 1, 60).Draw(t, "operations")
+		ops[0].constant, ops[0].slope = 0, max(ops[0].slope, 1) // something varies
 		build := func(x int64) *traces.Trace {
 			b := traces.NewBuilder(0)
 			var live []traces.BlockID
@@ -271,6 +272,8 @@ func TestRefusals(t *testing.T) {
 		{"steps of a small program", "how often something runs", small, true},
 		{"start", "does not start at the program's start", broken(func(tr *traces.Trace) { tr.StartEvents = 1 }), true},
 		{"oom", "ran out of memory", []Input{{4, bert(4).trace(t)}, {8, failed}}, true},
+		{"one recording at two values", "the same sizes at 16 and 32: nothing varies", []Input{{16, bert(8).trace(t)}, {32, bert(8).trace(t)}}, true},
+		{"one of three twice", "the same sizes at 16 and 32: nothing varies", []Input{{8, bert(8).trace(t)}, {16, bert(16).trace(t)}, {32, bert(16).trace(t)}}, true},
 		{"empty", "has no allocations", broken(func(tr *traces.Trace) { tr.Events = nil }), true},
 	} {
 		_, err := Fit(context.Background(), c.in, Options{Vary: "batch"})
@@ -278,6 +281,13 @@ func TestRefusals(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) || errors.As(err, &r) != c.refusal {
 			t.Errorf("%s: %v", c.name, err)
 		}
+	}
+
+	conf := broken(func(tr *traces.Trace) { tr.Meta.ConfKnown, tr.Meta.Conf = true, "expandable_segments:True" })
+	conf[0].Trace.Meta.ConfKnown = true
+	m, err := Fit(context.Background(), conf, Options{Vary: "batch"})
+	if err != nil || !strings.Contains(strings.Join(m.Notes(), "\n"), `different configurations ("" at 4, "expandable_segments:True" at 8)`) {
+		t.Errorf("two configurations: %v, %v", m.Notes(), err)
 	}
 
 	// Sizes that follow no law at all.
@@ -294,7 +304,7 @@ func TestRefusals(t *testing.T) {
 		}
 		return tr
 	}
-	m, err := Fit(context.Background(), []Input{{4, lawless(1)}, {8, lawless(2)}}, Options{Vary: "batch"})
+	m, err = Fit(context.Background(), []Input{{4, lawless(1)}, {8, lawless(2)}}, Options{Vary: "batch"})
 	if err == nil {
 		_, _, err = m.Generate(16)
 	}

@@ -86,6 +86,11 @@ const (
 	shortRun   = 8
 )
 
+// leastVarying is the share of allocations, or of bytes, whose size must differ
+// between recordings at two values. Two runs at one value differ in fewer, such
+// as the scratch of libraries; real pairs, in a tenth and more.
+const leastVarying = 0.005
+
 // Pair says how well two recordings align.
 type Pair struct {
 	From int64 `json:"from"`
@@ -185,7 +190,33 @@ func Fit(ctx context.Context, inputs []Input, opt Options) (*Model, error) {
 			}
 		}
 	}
+	for i := 1; i < k; i++ {
+		if !m.varies(i-1, i) {
+			return nil, refuse("the recordings ask for the same sizes at %d and %d: nothing varies; record the program at different values",
+				m.programs[i-1].value, m.programs[i].value)
+		}
+	}
 	return m, nil
+}
+
+// varies reports whether the value makes a difference between two recordings:
+// in leastVarying of the allocations or of their bytes.
+func (m *Model) varies(i, j int) bool {
+	a, b := m.programs[i].allocs, m.programs[j].allocs
+	var n, matched int
+	var bytes, all float64
+	for x, y := range m.partner[i][j] {
+		if y < 0 {
+			continue
+		}
+		matched++
+		all += float64(b[y].size)
+		if a[x].size != b[y].size {
+			n++
+			bytes += float64(b[y].size)
+		}
+	}
+	return float64(n) > leastVarying*float64(matched) || bytes > leastVarying*all
 }
 
 func (o Options) workers() int {
@@ -240,6 +271,9 @@ func (m *Model) compareMeta() {
 			}
 		}
 		differ("PyTorch version", first.Meta.Torch, t.Meta.Torch)
+		if first.Meta.ConfKnown && t.Meta.ConfKnown && first.Meta.Conf != t.Meta.Conf {
+			m.notes = append(m.notes, fmt.Sprintf("The recordings were made with different configurations (%q at %d, %q at %d); the prediction uses one for all.", first.Meta.Conf, m.programs[0].value, t.Meta.Conf, p.value))
+		}
 		differ("device", first.Meta.DeviceName, t.Meta.DeviceName)
 	}
 	for i := 1; i < len(m.programs); i++ {
