@@ -173,6 +173,12 @@ func (d *Decoder) need(n int) error {
 	return nil
 }
 
+// maxString is the longest string or number in bytes: far more than a stack
+// frame or the largest metadata need, and little enough to hold.
+const maxString = 64 << 20
+
+var errTooLong = fmt.Errorf("a value of more than %d bytes", maxString)
+
 // take returns the next n bytes and moves behind them; the slice is valid
 // until the next read. However large n is, no more is allocated than arrives.
 func (d *Decoder) take(n uint64) ([]byte, error) {
@@ -188,6 +194,12 @@ func (d *Decoder) take(n uint64) ([]byte, error) {
 		b := d.buf[d.pos : d.pos+int(n)]
 		d.pos += int(n)
 		return b, nil
+	}
+	if n > maxString {
+		if err := d.skip(n); err != nil {
+			return nil, err // cut short is the likelier fault
+		}
+		return nil, errTooLong
 	}
 	d.scratch = d.scratch[:0]
 	for uint64(len(d.scratch)) < n {
@@ -225,7 +237,9 @@ func (d *Decoder) line() ([]byte, error) {
 				return d.scratch, nil
 			}
 		}
-		d.scratch = append(d.scratch, d.buf[d.pos:d.end]...)
+		if d.scratch = append(d.scratch, d.buf[d.pos:d.end]...); len(d.scratch) > maxString {
+			return nil, errTooLong
+		}
 		d.pos = d.end
 		if err := d.need(1); err != nil {
 			return nil, err
