@@ -88,6 +88,7 @@ func Plan(ctx context.Context, jobs []Job, opts PlanOptions) (*Planning, error) 
 			p.notes = append(p.notes, fmt.Sprintf("%s sets a memory fraction of %v; the plan assumes that the program drops it.", j.Trace.Source, j.Trace.Meta.Fraction))
 		}
 		p.notes = append(p.notes, j.Trace.Notes...)
+		p.notes = append(p.notes, caveats(j.Trace)...)
 		if j.Recovered != nil {
 			p.notes = append(p.notes, j.Recovered.Inferred...)
 		}
@@ -102,7 +103,9 @@ func Plan(ctx context.Context, jobs []Job, opts PlanOptions) (*Planning, error) 
 		return nil, err
 	}
 	out := &Planning{GPUs: []CardVerdict{}, Baseline: tuning.Baseline.Conf}
-	out.MinCapacity.Bound = tuning.Bound
+	for _, j := range p.jobs {
+		out.MinCapacity.Bound = max(out.MinCapacity.Bound, sim.Need(j.Trace))
+	}
 	version := opts.Tune.Version
 	if version == (conf.Version{}) {
 		version = conf.Latest
@@ -156,6 +159,8 @@ type capacityPlan struct {
 	jobs  []Job
 	opts  PlanOptions
 	notes []string
+	// changed are the same jobs with changed traces; made when first needed.
+	changed []*capacityPlan
 }
 
 // setting is a configuration with the smallest capacities it needs.
@@ -201,7 +206,8 @@ func (p *capacityPlan) run(ctx context.Context, r *sim.Runner, s *setting, capac
 			return false, nil, err
 		}
 		results = append(results, res)
-		if !res.Completed {
+		// A request that failed in the recording must be served, too.
+		if !res.Completed || res.Stats.NumOOMs > 0 {
 			return false, results, nil
 		}
 	}
@@ -226,7 +232,7 @@ func (p *capacityPlan) measure(ctx context.Context, s *setting) error {
 	bound := int64(0)
 	for i, res := range results {
 		s.peak = max(s.peak, res.Stats.ReservedBytes[policies.All].Peak)
-		bound = max(bound, sim.Bound(p.jobs[i].Trace))
+		bound = max(bound, sim.Need(p.jobs[i].Trace))
 	}
 	lo, hi := max(bound/Granule*Granule-Granule, 0), (s.peak+Granule-1)/Granule*Granule
 	works := func(capacity int64) (bool, error) {
@@ -324,6 +330,36 @@ func (p *capacityPlan) measureSafe(ctx context.Context, s *setting) error {
 	return err
 }
 
+// fragile is the number of changed traces (robust.go) that fail on a card; it
+// is tried only where the headroom is small.
+func (p *capacityPlan) fragile(ctx context.Context, s *setting, a gpus.Assessment) (int, error) {
+	if a.Headroom > s.safe/5 {
+		return 0, nil
+	}
+	if p.changed == nil {
+		for k := range ChangedTraces {
+			jobs := slices.Clone(p.jobs)
+			for i := range jobs {
+				jobs[i].Trace = perturb(jobs[i].Trace, uint64(k))
+			}
+			p.changed = append(p.changed, &capacityPlan{jobs: jobs, opts: p.opts})
+		}
+	}
+	failed := make([]bool, len(p.changed))
+	err := parallel(ctx, p.opts.Tune.Workers, len(failed), nil, func(ctx context.Context, r *sim.Runner, k int) error {
+		ok, _, err := p.changed[k].run(ctx, r, s, a.Usable, 0)
+		failed[k] = !ok
+		return err
+	})
+	n := 0
+	for _, f := range failed {
+		if f {
+			n++
+		}
+	}
+	return n, err
+}
+
 // judge gives the verdict for one card: the present setting if that fits, else
 // the best one.
 func (p *capacityPlan) judge(ctx context.Context, card gpus.Card, baseline, best *setting) (CardVerdict, error) {
@@ -340,7 +376,27 @@ func (p *capacityPlan) judge(ctx context.Context, card gpus.Card, baseline, best
 		(rank(better.Verdict) < rank(a.Verdict) || rank(better.Verdict) == rank(a.Verdict) && better.Headroom > a.Headroom) {
 		s, a = best, better
 	}
+	fragile := -1 // changed traces that fail here; -1 = not tried
+	if a.Verdict == gpus.Fits {
+		var err error
+		if fragile, err = p.fragile(ctx, s, a); err != nil {
+			return v, err
+		}
+		if better := card.Assess(best.safe); fragile > 0 && s == baseline && better.Verdict == gpus.Fits {
+			n, err := p.fragile(ctx, best, better)
+			if err != nil {
+				return v, err
+			}
+			if n < fragile {
+				s, a, fragile = best, better, n
+			}
+		}
+	}
 	v.Conf, v.Usable, v.Verdict, v.Headroom, v.Reason = s.conf, a.Usable, a.Verdict, a.Headroom, a.Reason
+	if fragile > 0 {
+		v.Verdict = gpus.Tight
+		v.Reason = fmt.Sprintf("fits as recorded, but if sizes change by up to 5 %%, it fails in %d of %d runs", fragile, ChangedTraces)
+	}
 	if v.Usable <= 0 || a.Verdict == gpus.No || a.Verdict == gpus.Unknown {
 		v.ReservedPeak = s.peak
 		return v, nil

@@ -29,6 +29,20 @@ func (c *Candidate) completes() bool {
 	return c.Completed && (c.Span == nil || c.Span.CompletedAll)
 }
 
+// changedRuns is the number of changed traces on which it completes.
+func (c *Candidate) changedRuns() int {
+	if c.Robustness == nil {
+		return 0
+	}
+	return c.Robustness.Completed
+}
+
+// robust reports that the candidate completes on every changed trace, or that
+// this was not tried.
+func (c *Candidate) robust() bool {
+	return c.Robustness == nil || c.Robustness.Completed == c.Robustness.Runs
+}
+
 // family is the set of options that a candidate uses: the finalists and the
 // next round of the search take the best of several.
 func (c *Candidate) family() [5]bool {
@@ -115,6 +129,7 @@ func (t *tuner) ranked() []*Candidate {
 			cmp.Compare(a.NumOOMs, b.NumOOMs),
 			boolFirst(!a.Stopped, !b.Stopped),
 			boolFirst(a.Span != nil, b.Span != nil), // finalists, once there are any
+			-cmp.Compare(a.changedRuns(), b.changedRuns()),
 			cmp.Compare(a.Upper(), b.Upper()),
 			cmp.Compare(a.Driver.StallUS, b.Driver.StallUS),
 			cmp.Compare(a.Options, b.Options),
@@ -131,7 +146,7 @@ func (t *tuner) ranked() []*Candidate {
 	n := 0
 	shortest := int64(math.MaxInt64)
 	for n < len(list) && list[n].completes() && list[n].NumOOMs == best.NumOOMs && list[n].last() == best.last() &&
-		!list[n].Stopped && list[n].Upper() <= band && (best.Span == nil || list[n].Span != nil) {
+		!list[n].Stopped && list[n].changedRuns() == best.changedRuns() && list[n].Upper() <= band && (best.Span == nil || list[n].Span != nil) {
 		shortest = min(shortest, list[n].Driver.StallUS)
 		n++
 	}

@@ -53,9 +53,7 @@ func (t *tuner) answer(ctx context.Context) *Tuning {
 	}
 	t.verdict(out, baseline, best)
 	for i := range t.jobs {
-		if tr := t.jobs[i].Trace; endsInOOM(tr) {
-			out.Notes = append(out.Notes, fmt.Sprintf("%s ends with an OOM: what the program would have needed after it is not in the recording.", tr.Source))
-		}
+		out.Notes = append(out.Notes, caveats(t.jobs[i].Trace)...)
 	}
 	out.Warnings = append(out.Warnings, t.warnings()...)
 	return out
@@ -79,8 +77,8 @@ func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 	switch {
 	case t.room > 0 && t.need > t.room:
 		out.Verdict, out.Short = "cannot-fit", t.need-t.room
-		out.Reason = fmt.Sprintf("No allocator setting can help: %s live at once, %s more than the %s that the allocator may take.",
-			size(t.need), size(out.Short), size(t.room))
+		out.Reason = fmt.Sprintf("No allocator setting can help: %s live at once%s, %s more than the %s that the allocator may take.",
+			size(t.need), withFailed(t), size(out.Short), size(t.room))
 		out.Best = *baseline
 	case !best.completes() && best.Completed:
 		out.Verdict = "no-setting-found"
@@ -96,6 +94,18 @@ func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 		out.Reason = fmt.Sprintf("None of the %d settings tried completes %s, although only %s live at once; %s fails least (%d OOMs). Free memory at the peak or use less of it.",
 			len(t.cands), where, size(t.need), name(best), best.NumOOMs)
 		out.Best = *baseline
+	case best.NumOOMs > 0:
+		out.Verdict = "no-setting-found"
+		out.Reason = fmt.Sprintf("With each of the %d settings tried, requests that failed in the recording fail here, too: %d with %s, the fewest. With them %s would live at once.",
+			len(t.cands), best.NumOOMs, name(best), size(t.need))
+		if t.room > 0 {
+			out.Reason += fmt.Sprintf(" The allocator may take %s.", size(t.room))
+		}
+		out.Best = *baseline
+	case best == baseline && !best.robust():
+		out.Verdict = "nothing-better"
+		out.Reason = fmt.Sprintf("Nothing tried is better than what is set, but that is fragile: if sizes change by up to 5 %%, it completes in %d of %d runs. Leave more room than %s.",
+			best.Robustness.Completed, best.Robustness.Runs, size(t.room))
 	case best == baseline:
 		out.Verdict = "nothing-better"
 		out.Reason = fmt.Sprintf("Keep what is set: none of the %d settings tried lowers the reserved peak of %s by more than %.0f %% without other cost; %s live at once.",
@@ -108,6 +118,14 @@ func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 		}
 		out.Reason = t.why(baseline, best)
 	}
+}
+
+// withFailed explains a need above the bound.
+func withFailed(t *tuner) string {
+	if t.need > t.bound {
+		return " (with the requests that failed in the recording)"
+	}
+	return ""
 }
 
 // shellWord quotes a configuration string where a shell would read more into
@@ -135,6 +153,9 @@ func (t *tuner) why(baseline, best *Candidate) string {
 		s += fmt.Sprintf(" completes, where the present setting runs out of memory %d times; it reserves %s", baseline.NumOOMs, size(best.ReservedPeak))
 	case best.NumOOMs < baseline.NumOOMs:
 		s += fmt.Sprintf(" serves what the present setting cannot (requests that fail: %d now, %d then); it reserves %s", baseline.NumOOMs, best.NumOOMs, size(best.ReservedPeak))
+	case !baseline.robust() && best.robust():
+		s += fmt.Sprintf(" completes in %d of %d runs with sizes changed by up to 5 %%, the present setting in %d; it reserves %s",
+			best.Robustness.Completed, best.Robustness.Runs, baseline.Robustness.Completed, size(best.ReservedPeak))
 	case !baseline.completes():
 		s += fmt.Sprintf(" completes however the driver places segments, where the present setting does not; it reserves %s", size(best.ReservedPeak))
 	case best.Upper() < baseline.Upper():
@@ -179,6 +200,31 @@ func (t *tuner) warnings() []string {
 	}
 	if t.base.GCThreshold > 0 && !t.space.collect {
 		out = append(out, "garbage_collection_threshold does nothing here: it needs a memory limit (set_per_process_memory_fraction below 1).")
+	}
+	return out
+}
+
+// caveats say where a recording shows less than its program needs.
+func caveats(tr *traces.Trace) []string {
+	var out []string
+	failed := 0
+	for i := range tr.Events {
+		if tr.Events[i].Kind == traces.OOM {
+			failed++
+		}
+	}
+	switch {
+	case failed == 0:
+	case endsInOOM(tr):
+		out = append(out, fmt.Sprintf("%s ends with an OOM: what the program would have needed after it is not in the recording, so these figures are the least.", tr.Source))
+	default:
+		out = append(out, fmt.Sprintf("In %s, %d requests failed; they must be served here. What the program would have done with them is not in the recording.", tr.Source, failed))
+	}
+	if tr.Start != nil && tr.Recorded != nil {
+		if peak := tr.Recorded.Stats["allocated_bytes.all.peak"]; peak > sim.Bound(tr) {
+			out = append(out, fmt.Sprintf("%s starts late: the process's own counters say that %s were allocated at its peak, %s in the part recorded. These figures hold for that part only.",
+				tr.Source, bytesize.Format(peak), bytesize.Format(sim.Bound(tr))))
+		}
 	}
 	return out
 }

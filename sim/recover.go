@@ -17,6 +17,8 @@ type RecoverOptions struct {
 	// Conf replaces the recorded configuration string when ConfSet.
 	Conf    string
 	ConfSet bool
+	// Version replaces the recorded PyTorch release when not zero.
+	Version conf.Version
 	// Fraction, Limit and Capacity replace the recorded or inferred ones when
 	// not 0 (see Config).
 	Fraction float64
@@ -62,11 +64,14 @@ func Recover(ctx context.Context, tr *traces.Trace, opts RecoverOptions) (*Recov
 	if v, err := conf.ParseVersion(tr.Meta.Torch); err == nil {
 		rec.Version = min2(v, conf.Latest)
 	}
+	if opts.Version != (conf.Version{}) {
+		rec.Version = opts.Version
+	}
 	text := tr.Meta.Conf
 	if opts.ConfSet {
 		text = opts.Conf
-	} else if !tr.Meta.ConfKnown && tr.Recorded != nil {
-		rec.infer("The configuration is unknown; PyTorch's defaults are assumed.")
+	} else if !tr.Meta.ConfKnown {
+		rec.infer("%s does not say which allocator it ran under; PyTorch's with its defaults is assumed.", tr.Source)
 	}
 	c, err := conf.ParseLenient(text, rec.Version)
 	if err != nil {

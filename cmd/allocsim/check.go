@@ -32,10 +32,14 @@ is inferred from its segment events and listed.`,
 				return err
 			}
 			opts := sim.RecoverOptions{Conf: env.conf, ConfSet: env.confSet, Capacity: int64(env.capacity), Fraction: env.fraction}
+			if env.torch != "" {
+				opts.Version = env.version(tr)
+			}
 			res, err := sim.Check(cmd.Context(), tr, opts)
 			if err != nil {
 				return err
 			}
+			res.Notes = append(res.Notes, env.versionNotes(tr)...)
 			if err := a.showCheck(res); err != nil {
 				return err
 			}

@@ -72,7 +72,7 @@ segments.`,
 				docs = append(docs, doc)
 				bar.Set(int64(i+1), int64(len(specs)))
 			}
-			return a.showCompare(docs, sim.Bound(rec.Trace))
+			return a.showCompare(docs, sim.Need(rec.Trace))
 		},
 	}
 	cmd.Flags().StringArrayVar(&confs, "conf", nil, "a PYTORCH_CUDA_ALLOC_CONF `STRING` (repeatable)")
@@ -92,7 +92,7 @@ func (a *app) showCompare(docs []*sim.Document, bound int64) error {
 	for _, d := range docs {
 		peak := d.Stats["reserved_bytes.all.peak"]
 		ratio := "-"
-		if bound > 0 {
+		if bound > 0 && d.Stats["num_ooms"] == 0 {
 			ratio = fmt.Sprintf("%.2f", float64(peak)/float64(bound))
 		}
 		t.Row(size(peak), ratio, percent(d.Utilization), percent(d.Fragmentation.AtPeak.External), size(d.Fragmentation.AtPeak.Stranded),

@@ -94,6 +94,23 @@ func (e *environment) parse(cmd *cobra.Command) error {
 	return nil
 }
 
+// versionNotes say that --torch asks for other rules than those of the
+// recording, or for newer ones than are known.
+func (e *environment) versionNotes(tr *traces.Trace) []string {
+	v, err := conf.ParseVersion(e.torch)
+	if err != nil {
+		return nil
+	}
+	var notes []string
+	if was, err := conf.ParseVersion(tr.Meta.Torch); err == nil && was != v {
+		notes = append(notes, fmt.Sprintf("Rules of PyTorch %s; the recording is of %s, and another release may ask for other sizes.", v, was))
+	}
+	if conf.Latest.Compare(v) < 0 {
+		notes = append(notes, fmt.Sprintf("PyTorch %s is newer than what is known; the rules of %s hold.", v, conf.Latest))
+	}
+	return notes
+}
+
 // version is the PyTorch release whose rules hold for a trace.
 func (e *environment) version(tr *traces.Trace) conf.Version {
 	for _, s := range []string{e.torch, tr.Meta.Torch} {
@@ -151,6 +168,7 @@ func (e *environment) recovered(ctx context.Context, path string) (*sim.Recovere
 	if err != nil {
 		return nil, sim.Config{}, err
 	}
+	rec.Inferred = append(rec.Inferred, e.versionNotes(tr)...)
 	cfg, err := e.config(rec)
 	return rec, cfg, err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"allocsim/internal/bytesize"
 	"allocsim/internal/table"
 	"allocsim/planner"
 	"allocsim/planner/gpus"
@@ -169,11 +170,11 @@ func (a *app) showPlan(r *planner.Planning, all bool) error {
 	}
 	m := r.MinCapacity
 	t := table.New("smallest memory that works", ">for the allocator", ">safe", "setting")
-	t.Row("bound (perfect placement)", size(m.Bound), "", "")
-	t.Row("present setting", size(m.Baseline), size(m.BaselineSafe), orDefault(r.Baseline))
+	t.Row("bound (perfect placement)", bytesize.FormatUp(m.Bound), "", "")
+	t.Row("present setting", bytesize.FormatUp(m.Baseline), bytesize.FormatUp(m.BaselineSafe), orDefault(r.Baseline))
 	if m.BestConf != r.Baseline {
 		lines := linesOf(m.BestConf, 28)
-		t.Row("best setting", size(m.Best), size(m.BestSafe), lines[0])
+		t.Row("best setting", bytesize.FormatUp(m.Best), bytesize.FormatUp(m.BestSafe), lines[0])
 		for _, l := range lines[1:] {
 			t.Row("", "", "", l)
 		}
@@ -190,7 +191,7 @@ func (a *app) showPlan(r *planner.Planning, all bool) error {
 	a.printf("\n")
 	t = table.New(header...)
 	for _, g := range cards {
-		usable, headroom, retries, setting := size(g.Usable), size(g.Headroom), fmt.Sprint(g.NumAllocRetries), "present"
+		usable, headroom, retries, setting := bytesize.FormatDown(g.Usable), size(g.Headroom), fmt.Sprint(g.NumAllocRetries), "present"
 		if g.Conf != r.Baseline {
 			setting = "best"
 		}

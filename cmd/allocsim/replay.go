@@ -88,6 +88,9 @@ func (a *app) showReplay(doc *sim.Document, res *sim.Result) error {
 		return a.printJSON(doc)
 	}
 	verdict := "completed"
+	if n := res.Stats.NumOOMs; res.Completed && n > 0 {
+		verdict = fmt.Sprintf("as recorded: %s failed there, too;", plural(int(n), "request"))
+	}
 	if !res.Completed {
 		verdict = fmt.Sprintf("out of memory, %s", plural(int(max(res.Stats.NumOOMs, int64(len(doc.OOMs)))), "time"))
 	}
@@ -110,8 +113,13 @@ func (a *app) showReplay(doc *sim.Document, res *sim.Result) error {
 	t.Row("device capacity", sizeOr(res.Capacity, "unlimited"))
 	t.Row("memory limit", sizeOr(res.Limit, "none"))
 	t.Row("utilization", percent(doc.Utilization)+" (peak allocated / peak reserved)")
-	t.Row("at the reserved peak", fmt.Sprintf("%s reserved but unallocated; %s of it stranded", size(f.ReservedUnallocated), size(f.Stranded)))
-	t.Row("", fmt.Sprintf("largest free block %s; external fragmentation %s", size(f.LargestFree), percent(f.External)))
+	when := ""
+	if at := res.AtPeak; at != nil {
+		when = fmt.Sprintf(" (event %d)", at.Event)
+	}
+	t.Row("at the reserved peak", fmt.Sprintf("%s reserved but unallocated%s,", size(f.ReservedUnallocated), when))
+	t.Row("", fmt.Sprintf("%s of it stranded; largest free block %s;", size(f.Stranded), size(f.LargestFree)))
+	t.Row("", fmt.Sprintf("external fragmentation %s", percent(f.External)))
 	t.Row("driver calls", fmt.Sprintf("%d malloc, %d free, %d map, %d unmap: about %s", doc.Driver.Mallocs, doc.Driver.Frees, doc.Driver.Maps, doc.Driver.Unmaps, millis(res.Driver.StallUS)))
 	t.Row("retries, OOMs", fmt.Sprintf("%d, %d", s.NumAllocRetries, s.NumOOMs))
 	if sp := doc.Span; sp != nil {

@@ -70,7 +70,7 @@ of reserved memory (within --tolerance); time in driver calls; fewer options.
 					return err
 				}
 			}
-			if !res.Best.Completed {
+			if res.Verdict == "cannot-fit" || res.Verdict == "no-setting-found" {
 				return errNo
 			}
 			return nil
@@ -100,6 +100,9 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 		a.printf("%s\n\n", a.strong("No setting helps."))
 	}
 	a.printf("%s\n\n", wrap(r.Reason, 80, ""))
+	if r.Room > 0 {
+		a.printf("The allocator may take %s.\n\n", size(r.Room))
+	}
 	t := table.New("", ">reserved", ">at most", ">stall", ">retries", ">OOMs", "setting")
 	bare := false // a line has no "at most"
 	row := func(what string, c *planner.Candidate) {
@@ -121,8 +124,13 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 		case setting == "":
 			setting = "(default)"
 		}
-		lines := linesOf(setting, 32)
-		t.Row(what, peak, up, millis(float64(c.Driver.StallUS)), fmt.Sprint(c.NumAllocRetries), fmt.Sprint(c.NumOOMs), lines[0])
+		lines := linesOf(setting, 30)
+		stall, retries, ooms := millis(float64(c.Driver.StallUS)), fmt.Sprint(c.NumAllocRetries), fmt.Sprint(c.NumOOMs)
+		if c.Stopped {
+			// Only the part up to there was simulated.
+			stall, retries, ooms = "", "", ""
+		}
+		t.Row(what, peak, up, stall, retries, ooms, lines[0])
 		for _, l := range lines[1:] {
 			t.Row("", "", "", "", "", "", l)
 		}

@@ -92,7 +92,8 @@ func (d *diagnosis) nextForTorch() {
 	case Capacity:
 		command = "allocsim plan " + trace
 	case Limit:
-		command = "allocsim replay " + trace
+		// Without unused memory within the limit, no setting can help.
+		command = "allocsim plan " + trace
 		if d.has(Fragmentation) {
 			command = "allocsim tune " + trace
 		}
@@ -145,12 +146,14 @@ func (d *diagnosis) adviseFragmentation(add func(string, ...any)) {
 		d.adviseExpandable(add, "the likeliest cure")
 	}
 	if d.has(Capacity) {
-		add("take less memory too (batch, sequence, checkpointing): without any holes only %s would be left", about(d.room.minus(d.Requested)))
+		add("take less memory too (batch, sequence, checkpointing), since without any holes only %s would be left; a smaller batch alone leaves the holes", about(d.room.minus(d.Requested)))
 	}
 	add("run the largest shapes first (warm up with the largest batch), so that later requests fit into what is cached")
 	add("if sizes change from step to step, pad them to a few fixed ones, or try roundup_power2_divisions")
 	add("will not help: torch.cuda.empty_cache() before the step; PyTorch has already returned everything that it could before it gave up")
-	add("helps only for now: a smaller batch; the holes remain")
+	if !d.has(Capacity) {
+		add("helps only for now: a smaller batch; the holes remain")
+	}
 }
 
 func (d *diagnosis) adviseCapacity(add func(string, ...any)) {
@@ -192,11 +195,12 @@ func (d *diagnosis) adviseOthers(add func(string, ...any)) {
 func (d *diagnosis) adviseLimit(add func(string, ...any)) {
 	if d.Allowed.Known {
 		need := d.Reserved.plus(d.Requested)
-		at := ""
+		at, enough := "", "how far, allocsim plan or tune tells from a recording of the whole job"
 		if need.Known && d.Total.Known && need.Bytes < d.Total.Bytes {
 			at = " to at least " + roundUp(float64(need.High())/float64(d.Total.Bytes))
+			enough = "that is enough for this request, but later ones may need more: allocsim plan or tune tells from a recording of the whole job"
 		}
-		add("raise the limit: torch.cuda.set_per_process_memory_fraction or per_process_memory_fraction%s (serving frameworks have their own setting for it)", at)
+		add("raise the limit: torch.cuda.set_per_process_memory_fraction or per_process_memory_fraction%s (serving frameworks have their own setting for it); %s", at, enough)
 	} else {
 		if margin := d.Free.minus(d.Requested); margin.Known && margin.Bytes < d.Total.Bytes/50 {
 			add("the free memory is hardly more than was requested, and the driver keeps a reserve: the device is as good as full; take less memory")
@@ -210,7 +214,11 @@ func (d *diagnosis) adviseLimit(add func(string, ...any)) {
 	if d.Allowed.Known {
 		add("the limit counts what PyTorch reserves, not the CUDA context (0.6 to 1.5 GiB): to imitate a smaller card, subtract that yourself")
 	}
-	add("will not help: torch.cuda.empty_cache()")
+	if d.Allowed.Known && d.Allocated.Known && d.Requested.surelyMore(d.Allowed.minus(d.Allocated)) {
+		add("will not help: any allocator setting, because tensors hold %s of the limit; torch.cuda.empty_cache()", about(d.Allocated))
+	} else {
+		add("will not help: torch.cuda.empty_cache()")
+	}
 }
 
 // roundUp writes a fraction with two significant digits, not below x.
