@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"strings"
 
@@ -15,6 +14,7 @@ import (
 
 	"allocsim/internal/table"
 	"allocsim/planner/diagnose"
+	"allocsim/policies"
 	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
 	"allocsim/sim"
@@ -45,12 +45,15 @@ ends in an OOM works too.`,
 			if err := env.parse(cmd); err != nil {
 				return err
 			}
-			opts := diagnose.Options{Conf: env.conf, ConfKnown: cmd.Flags().Changed("conf")}
+			opts := diagnose.Options{Conf: env.conf, ConfKnown: env.confSet}
 			if v, err := conf.ParseVersion(env.torch); err == nil {
 				opts.Version = v
 			}
+			_, err := torch.Parse(env.conf, opts.Version)
+			if err != nil {
+				return fmt.Errorf("--conf: %w", err)
+			}
 			var msg diagnose.Message
-			var err error
 			switch {
 			case text != "":
 				msg, err = diagnose.Parse(text)
@@ -116,13 +119,21 @@ func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose
 	case openErr != nil:
 		return msg, err
 	}
-	rec, err := sim.Recover(ctx, tr, sim.RecoverOptions{})
+	rec, err := sim.Recover(ctx, tr, sim.RecoverOptions{Conf: e.conf, ConfSet: e.confSet, Version: opts.Version})
 	if err != nil {
 		return msg, err
 	}
 	res, err := sim.Run(ctx, rec.Trace, rec.Config())
 	if err != nil {
 		return msg, err
+	}
+	if n := res.Stats.NumAllocRetries; len(res.OOMs) == 0 && n > 0 {
+		closest := ""
+		if most := limitOf(res); most > 0 {
+			closest = fmt.Sprintf(" (at most %s of %s reserved)", size(res.Stats.ReservedBytes[policies.All].Peak), size(most))
+		}
+		return msg, fmt.Errorf("%s has no out-of-memory event, but it was close: the allocator had to empty its cache %s%s; allocsim tune %s says what would avoid that",
+			path, plural(int(n), "time"), closest, path)
 	}
 	if len(res.OOMs) == 0 {
 		return msg, fmt.Errorf("%s has no out-of-memory event; allocsim tune %s says what its memory could be", path, path)
@@ -136,9 +147,6 @@ func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose
 		Reserved:  o.Reserved, Allocated: o.Allocated,
 		DeviceFree: o.DeviceFree, Total: tr.Meta.DeviceTotal, Limit: rec.Limit, LargestFree: o.LargestFree, GPU: tr.Device,
 	}
-	if o.DeviceFree == math.MaxInt64 && tr.Meta.DeviceTotal > 0 {
-		facts.DeviceFree = tr.Meta.DeviceTotal - o.Reserved
-	}
 	return diagnose.FromFacts(facts), nil
 }
 
@@ -146,7 +154,14 @@ func (a *app) showDiagnosis(r diagnose.Report, words bool) error {
 	if a.json {
 		return a.printJSON(r)
 	}
-	a.printf("%s\n%s\n\n", a.strong(string(r.Verdict)), wrap(r.Reason, 80, ""))
+	verdict := string(r.Verdict)
+	for i, v := range r.Also {
+		if verdict += ", "; i == len(r.Also)-1 {
+			verdict += "and "
+		}
+		verdict += string(v)
+	}
+	a.printf("%s\n%s\n\n", a.strong(verdict), wrap(r.Reason, 80, ""))
 	t := table.New("", ">")
 	row := func(name string, n *int64) {
 		if n != nil {
