@@ -20,7 +20,8 @@ func newConf(a *app) *cobra.Command {
 		Long: `Checks a configuration string as strictly as it deserves: PyTorch silently
 accepts some mistakes and dies of others at import. Shows where the mistake is
 and how to mend it, warns of combinations that do harm, and says which PyTorch
-the string needs. Exit code 1 when the string is not right.`,
+the string needs. Exit code 1 when the string is not right; with --fix, 0 when
+it could be repaired.`,
 		Example: `  allocsim conf max_split_size_mb:128,garbage_collection_threshold:0.8
   allocsim conf "max_split_size_mb=512" --fix
   allocsim conf expandable_segments:True --torch 2.0
@@ -52,7 +53,7 @@ the string needs. Exit code 1 when the string is not right.`,
 			if err := a.showConf(text, res, found, fix, explain); err != nil {
 				return err
 			}
-			if !res.OK {
+			if !res.OK && !(fix && res.Fixable) {
 				return errNo
 			}
 			return nil
@@ -111,6 +112,7 @@ func (a *app) showConf(text string, r conf.Result, env *conf.Environment, fix, e
 		a.printf("ok: PyTorch's defaults\n")
 	case r.OK:
 		a.printf("ok: %s\nneeds PyTorch %s or newer\n", r.Normalized, r.Since)
+		a.printf("try it: allocsim replay job.pickle --conf '%s'\n", r.Normalized)
 	case r.Fixable && r.Fixed == "":
 		a.printf("repaired: leave the variable unset\n")
 	case r.Fixable:

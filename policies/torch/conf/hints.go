@@ -38,8 +38,11 @@ func (p *parser) unwrap(lo, hi int) (int, int) {
 			p.warnf(span{s.lo + ms[0][0], s.lo + ms[0][1]}, "join the options with commas in one assignment", "the variable is assigned %d times; only the last one counts", len(ms))
 		}
 		s = value
+		before := strings.TrimSpace(p.src[lo : s.lo-(m[1]-m[0])])
+		p.shell = (before == "" || before == "export") && strings.HasSuffix(strings.TrimSpace(p.src[:s.lo]), "=")
 		if q := p.unquoted(s); q != s {
 			p.blanks(q.lo, q.hi)
+			p.shell = false
 			return q.lo, q.hi // the quotes belong to the assignment
 		}
 		lo, hi = s.lo, s.hi

@@ -95,6 +95,7 @@ type parser struct {
 	wrong    bool            // some error is not about the release
 	fixable  bool            // every error so far has a repair
 	fixed    []string        // repaired parts
+	shell    bool            // the value stands unquoted in a line for a shell
 }
 
 // span is a range of bytes of the source.
@@ -173,7 +174,11 @@ func (p *parser) split(lo, hi int) []part {
 		switch {
 		case strings.ContainsRune(",;，；|", r):
 			comma := span{i, i + n}
-			if r != ',' {
+			switch {
+			case r == ';' && p.shell:
+				p.errorf(comma, "write ',' between options", "the shell cuts the line at ';': PyTorch gets only %s", quote(p.text(p.trim(span{lo, i}))))
+				p.shell = false // the first one does
+			case r != ',':
 				p.errorf(comma, "write ',' between options", "'%c' where ',' belongs", r)
 			}
 			add(i, comma)
