@@ -142,3 +142,17 @@ func TestNoColour(t *testing.T) {
 		}
 	}
 }
+
+// TestPlace keeps the telling part of a name: the end of a path, the beginning
+// of a description.
+func TestPlace(t *testing.T) {
+	for where, want := range map[string]string{
+		"/home/ann/project/models/encoder.py:244 (forward)": "…/encoder.py:244 (forward)",
+		"requests of 256 MiB to 512 MiB without a site":     "requests of 256 MiB to 512 M…",
+		"short.py:1 (f)": "short.py:1 (f)",
+	} {
+		if got := place(where, 29); got != want {
+			t.Errorf("place(%q) = %q, want %q", where, got, want)
+		}
+	}
+}

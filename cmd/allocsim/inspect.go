@@ -19,6 +19,8 @@ type inspection struct {
 	Segments *sim.StateSummary `json:"segments,omitempty"`
 	Leaks    *[]inspect.Leak   `json:"leaks,omitempty"`
 	Top      *[]inspect.Holder `json:"top,omitempty"`
+
+	growth inspect.LeakReport // what the text form says besides
 }
 
 func newInspect(a *app) *cobra.Command {
@@ -71,7 +73,7 @@ the segments it has.`,
 			if leaks {
 				r := inspect.FindLeaks(tr, capacity)
 				found := append([]inspect.Leak{}, r.Leaks...)
-				out.Leaks = &found
+				out.Leaks, out.growth = &found, r
 				if r.Note != "" {
 					out.Notes = append(out.Notes, r.Note)
 				}
@@ -168,22 +170,29 @@ func (a *app) showInspect(tr *traces.Trace, s *inspection, rows int, capacity in
 		if len(*s.Leaks) == 0 {
 			a.printf("none found\n")
 		}
-		var out, each int64
+		g := s.growth
 		for _, l := range *s.Leaks {
-			a.printf("%s an iteration at %s\n", size(l.BytesPerIteration), tail(l.Where, 46))
-			a.printf("    %s from %s on, in each of %s\n", plural(l.Blocks, "block"), millis(float64(l.SinceUS)), plural(l.Iterations, "iteration"))
-			out, each = l.ProjectedOOMUS, each+l.BytesPerIteration
+			a.printf("%s an iteration at %s\n", size(l.BytesPerIteration), place(l.Where, 46))
+			a.printf("    %s from %s on, in %d of %s\n", plural(l.Blocks, "block"), millis(float64(l.SinceUS)), l.Iterations, plural(g.Judged, "judged iteration"))
 		}
-		if out > 0 {
-			a.printf("%s are used up in about %s, %s from the start\n", size(capacity),
-				plural(int(max(0, capacity-s.Peak.Allocated)/each), "iteration"), millis(float64(out)))
+		if len(*s.Leaks) > 0 {
+			a.printf("%s\n", wrap(fmt.Sprintf("judged are %d of the %d iterations: the first makes what stays for good, and the last %d may hold what the next ones free; their blocks are not counted",
+				g.Judged, g.Iterations.Count(), inspect.YoungIterations), 80, ""))
+			switch after := (*s.Leaks)[0].ProjectedOOMUS - s.DurationUS; {
+			case capacity <= 0:
+			case g.UsedUpUS >= 0:
+				a.printf("%s are used up already at %s\n", size(capacity), millis(float64(g.UsedUpUS)))
+			default:
+				a.printf("%s\n", wrap(fmt.Sprintf("%s are used up in about %s, %s after the end of the recording", size(capacity),
+					plural(g.IterationsLeft, "more iteration"), millis(float64(max(0, after)))), 80, ""))
+			}
 		}
 	}
 	if s.Top != nil {
 		a.printf("\n%s\n", a.strong("who holds the memory at the peak"))
 		t := table.New(">bytes", ">blocks", "lifetime", "where")
 		for _, h := range (*s.Top)[:min(rows, len(*s.Top))] {
-			t.Row(size(h.Bytes), number(h.Blocks), string(h.Lifetime), tail(h.Where, 42))
+			t.Row(size(h.Bytes), number(h.Blocks), string(h.Lifetime), place(h.Where, 42))
 		}
 		if err := a.print(t); err != nil {
 			return err

@@ -165,6 +165,15 @@ func tail(s string, width int) string {
 	return "…" + string(r)
 }
 
+// place shortens the name of what holds memory to at most width columns: the
+// telling part of a call site is its end, that of a description its beginning.
+func place(where string, width int) string {
+	if strings.HasPrefix(where, "requests of ") {
+		return head(where, width)
+	}
+	return tail(where, width)
+}
+
 // head shortens a name from the right to at most width columns.
 func head(s string, width int) string {
 	r := []rune(s)

@@ -201,7 +201,7 @@ func fromPattern(t *traces.Trace) Iterations {
 }
 
 // maxHeld is for how many iterations a program may hold what it made.
-const maxHeld = youngIterations + 1
+const maxHeld = YoungIterations + 1
 
 // works tells the outermost loop of a program from layers that repeat within
 // it, and from the building of a model out of equal layers:
@@ -231,7 +231,7 @@ func works(t *traces.Trace, it *Iterations) bool {
 		if freesOwn {
 			own++
 		}
-		if freesOlder && k >= warmIterations {
+		if freesOlder && k >= WarmIterations {
 			older++
 		}
 	}

@@ -22,10 +22,10 @@ type Leak struct {
 	Where string `json:"where"`
 	// ProjectedOOMUS is when all leaks together will have used up the
 	// capacity, in µs since the start of the trace, if the program goes on as
-	// it did; 0 without a capacity.
+	// it did, or when it was used up; 0 without a capacity.
 	ProjectedOOMUS int64 `json:"projected_oom_us,omitempty"`
-	// Iterations is how many left something behind, Blocks how many
-	// allocations in all.
+	// Iterations is how many of those judged left something behind, Blocks how
+	// many allocations they left.
 	Iterations int `json:"iterations"`
 	Blocks     int `json:"blocks"`
 }
@@ -35,21 +35,33 @@ type LeakReport struct {
 	Leaks []Leak
 	// Iterations are those by which growth was judged.
 	Iterations Iterations
+	// Judged is how many of them are evidence: all but the first
+	// WarmIterations, which make what stays for good, and the last
+	// YoungIterations, whose memory the next ones may still free.
+	Judged int
+	// IterationsLeft is how many more iterations the capacity will last, if
+	// there are leaks. UsedUpUS is when it was used up already, in µs since the
+	// start of the trace; -1 = it was not.
+	IterationsLeft int
+	UsedUpUS       int64
 	// Note says why nothing could be judged, or what the judgement rests on
 	// when that is a guess; empty otherwise.
 	Note string
 }
 
+// The last iterations may hold what the next ones still free (prefetched
+// batches, the last output), the first one makes what stays for good
+// (optimizer states): neither is evidence.
 const (
-	// The last iterations may hold what the next ones still free (prefetched
-	// batches, the last output), the first one makes what stays for good
-	// (optimizer states): neither is evidence.
-	youngIterations = 2
-	warmIterations  = 1
+	YoungIterations = 2
+	WarmIterations  = 1
+)
+
+const (
 	// minLeaking is how many iterations must have left something behind.
 	minLeaking = 4
 	// minJudged is how many iterations there must be to judge at all.
-	minJudged = minLeaking + youngIterations + warmIterations
+	minJudged = minLeaking + YoungIterations + WarmIterations
 	// minGuessed is the least growth in bytes per iteration that is reported
 	// when the iterations are a guess: the tokens of a text that is being
 	// generated are kept too, until it is done.
@@ -63,7 +75,7 @@ const (
 // last; a leak has some from iterations all along, up to the end. capacity is
 // the bytes available to the allocator, for the projection; 0 = unknown.
 func FindLeaks(t *traces.Trace, capacity int64) LeakReport {
-	r := LeakReport{Iterations: FindIterations(t)}
+	r := LeakReport{Iterations: FindIterations(t), UsedUpUS: -1}
 	it := &r.Iterations
 	n := it.Count()
 	if n < minJudged {
@@ -89,6 +101,9 @@ func FindLeaks(t *traces.Trace, capacity int64) LeakReport {
 		case traces.Alloc:
 			size[e.ID], birth[e.ID] = e.Size, int32(i)
 			live += e.Size
+			if capacity > 0 && live > capacity && r.UsedUpUS < 0 {
+				r.UsedUpUS = e.TimeUS
+			}
 		case traces.Free, traces.FreeRequested:
 			birth[e.ID] = -1
 			live -= size[e.ID]
@@ -111,7 +126,8 @@ func FindLeaks(t *traces.Trace, capacity int64) LeakReport {
 		lo, hi int64   // sizes
 	}
 	sites := newSiteNames(t)
-	judged := n - youngIterations
+	judged := n - YoungIterations
+	r.Judged = judged - WarmIterations
 	groups := make(map[key]*group)
 	var order []*group // by first allocation: a fixed order
 	put := func(k key, id traces.BlockID, j int) {
@@ -122,7 +138,7 @@ func FindLeaks(t *traces.Trace, capacity int64) LeakReport {
 			order = append(order, g)
 		}
 		g.first = min(g.first, birth[id])
-		if j < warmIterations {
+		if j < WarmIterations {
 			// No evidence, but the beginning if later ones are.
 			return
 		}
@@ -216,6 +232,10 @@ func FindLeaks(t *traces.Trace, capacity int64) LeakReport {
 		per := float64(last-t.Events[it.Bounds[0]].TimeUS) / float64(n)
 		left := max(0, float64(capacity-peak)/total)
 		at := float64(last) + left*per
+		r.IterationsLeft = int(min(left, 1<<52))
+		if r.UsedUpUS >= 0 {
+			at = float64(r.UsedUpUS)
+		}
 		for i := range r.Leaks {
 			r.Leaks[i].ProjectedOOMUS = int64(min(at, 1<<62))
 		}
