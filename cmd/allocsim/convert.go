@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"strings"
 
@@ -27,8 +28,9 @@ func newConvert(a *app) *cobra.Command {
 		Long: `Converts a trace to the format that OUT's name ends in:
 
 ` + formatList() + `
-To OUT.perfetto.json go the curves of a simulation (reserved, allocated, active)
-as counter tracks, which Perfetto shows beside a kernel timeline: the recorded
+.gz or .zst after any of these packs the file. Counter tracks are for looking at
+beside a kernel timeline: OUT.json has the requested bytes, OUT.perfetto.json
+the curves of a simulation (reserved, allocated, active) of the recorded
 configuration, or that of --conf or --policy. What the format cannot carry is
 said, and stays with the file where it has room for notes.`,
 		Example: `  allocsim convert snapshot.pickle trace.csv
@@ -42,7 +44,7 @@ said, and stays with the file where it has room for notes.`,
 			if err := env.keepInput(args[0], args[1]); err != nil {
 				return err
 			}
-			if strings.HasSuffix(args[1], ".perfetto.json") {
+			if strings.HasSuffix(strings.ToLower(formats.PlainName(args[1])), ".perfetto.json") {
 				return env.convertCurves(cmd, args[0], args[1])
 			}
 			tr, err := env.replayable(cmd.Context(), args[0])
@@ -71,7 +73,7 @@ func formatList() string {
 	var b strings.Builder
 	for _, f := range formats.Formats() {
 		if f.Write {
-			b.WriteString("  " + strings.Join(f.Endings, ", ") + "  " + f.Title + "\n")
+			fmt.Fprintf(&b, "  %-16s %s\n", f.Endings[0], f.Title)
 		}
 	}
 	return b.String()
@@ -93,7 +95,7 @@ func (e *environment) convertCurves(cmd *cobra.Command, in, out string) error {
 		{Name: "active", TimeUS: s.TimeUS, Value: s.Active},
 	}
 	opts := perfetto.Options{Process: "allocsim: " + cfg.Policy.String(), ClockUS: rec.Trace.Meta.ClockUS}
-	if err := formats.WriteFile(out, func(w io.Writer) error { return perfetto.Write(cmd.Context(), w, opts, tracks) }); err != nil {
+	if err := formats.WritePacked(out, func(w io.Writer) error { return perfetto.Write(cmd.Context(), w, opts, tracks) }); err != nil {
 		return err
 	}
 	if e.a.json {

@@ -107,17 +107,23 @@ torch.cuda.mem_get_info() calls free, or a line in a --catalogue FILE.
 
 func formatTopic() string {
 	var b strings.Builder
-	b.WriteString("Files are recognised by content; .gz and .zst are unpacked; - is standard input.\n\n")
+	b.WriteString(`Files are read by their content, whatever their name; .gz and .zst are unpacked;
+- is standard input. They are written (allocsim convert, synth) in the format
+that the ending of the name tells; .gz or .zst after it packs.
+
+`)
+	t := table.New("format", "usual endings", "written to")
 	for _, f := range formats.Formats() {
-		how := "read"
-		switch {
-		case f.Read && f.Write:
-			how = "read and written"
-		case f.Write:
-			how = "written"
+		from, to := "not read", ""
+		if f.Read {
+			from = strings.Join(f.Endings, " ")
 		}
-		fmt.Fprintf(&b, "%s (%s, %s)\n", f.Title, strings.Join(f.Endings, " "), how)
+		if f.Write {
+			to = "NAME" + f.Endings[0]
+		}
+		t.Row(f.Title, from, to)
 	}
+	b.WriteString(strings.Join(t.Lines(nil), ""))
 	return b.String()
 }
 

@@ -18,12 +18,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
 	"allocsim/traces"
+	"allocsim/traces/perfetto"
 )
 
 // Options say how to open a trace. The zero value is right for most.
@@ -44,8 +46,8 @@ type Format struct {
 	Name string
 	// Title is what people call it.
 	Title string
-	// Endings are usual endings of file names; the first is what Write
-	// recognises.
+	// Endings are usual endings of file names; a file whose name ends in the
+	// first is written in this format.
 	Endings     []string
 	Read, Write bool
 }
@@ -105,6 +107,9 @@ func Open(ctx context.Context, path string, opts Options) (*traces.Recording, er
 	head, err := s.r.Peek(headSize)
 	if err != nil && err != io.EOF {
 		return nil, fmt.Errorf("%s: %w", s.name, s.explain(err))
+	}
+	if perfetto.Detect(head) {
+		return nil, fmt.Errorf("%s: counter tracks that allocsim wrote for ui.perfetto.dev: curves without requests; give the trace that they were made from", s.name)
 	}
 	for _, f := range readers {
 		if !f.detect(head) {
@@ -259,8 +264,8 @@ const (
 	maxRatio    = 100
 )
 
-// plainName is the file's name without the ending that tells its packing.
-func plainName(path string) string {
+// PlainName is the file's name without the ending that tells its packing.
+func PlainName(path string) string {
 	for _, ending := range []string{".gz", ".zst", ".zstd", ".bz2"} {
 		if p := strings.TrimSuffix(path, ending); p != path {
 			return p
@@ -312,7 +317,7 @@ func (p *progress) finish() { p.report(max(p.done, p.total), p.total) }
 func unknown(head []byte, path string) error {
 	has := func(s string) bool { return bytes.HasPrefix(head, []byte(s)) }
 	text := bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\xef\xbb\xbf")), " \t\r\n")
-	ending := strings.ToLower(filepath.Ext(plainName(path)))
+	ending := strings.ToLower(filepath.Ext(PlainName(path)))
 	switch {
 	case len(text) == 0:
 		return errors.New("there is nothing in it but white space")
@@ -338,9 +343,58 @@ func unknown(head []byte, path string) error {
 	case text[0] == '{' || text[0] == '[':
 		return errors.New("JSON, but neither a profiler trace (no \"traceEvents\") nor a memory snapshot")
 	}
+	if hint := nearlyCSV(text); hint != "" {
+		return errors.New(hint)
+	}
 	var names []string
 	for _, r := range readers {
 		names = append(names, r.Title)
 	}
 	return fmt.Errorf("no known kind of trace (it begins with %q); readable are: %s", text[:min(len(text), 24)], strings.Join(names, ", "))
+}
+
+// csvColumns are the columns that a CSV must have, with their other names.
+var csvColumns = []struct {
+	title   string
+	columns [][]string
+}{
+	{"native CSV", [][]string{{"time_us"}, {"action"}, {"id"}, {"size"}}},
+	{"minimalloc CSV", [][]string{{"id", "buffer", "buffer_id"}, {"lower", "start", "begin"}, {"upper", "end"}, {"size"}}},
+}
+
+// nearlyCSV says what is wrong with a text whose header has all columns of a
+// CSV but one, or another separator; empty if it is neither.
+func nearlyCSV(text []byte) string {
+	var line string
+	for rest := string(text); rest != "" && (line == "" || line[0] == '#'); {
+		line, rest, _ = strings.Cut(rest, "\n")
+		line = strings.TrimSpace(line)
+	}
+	for _, sep := range []string{",", ";", "\t", "|"} {
+		names := make(map[string]bool)
+		for _, f := range strings.Split(line, sep) {
+			names[strings.ToLower(strings.Trim(f, " \t\""))] = true
+		}
+		for _, kind := range csvColumns {
+			var missing, all []string
+			for _, c := range kind.columns {
+				all = append(all, c[0])
+				if !slices.ContainsFunc(c, func(n string) bool { return names[n] }) {
+					missing = append(missing, c[0])
+				}
+			}
+			if len(missing) > 1 {
+				continue
+			}
+			var wrong []string
+			if sep != "," {
+				wrong = append(wrong, fmt.Sprintf("its columns are separated by %q, not by ','", sep))
+			}
+			if len(missing) > 0 {
+				wrong = append(wrong, "its header lacks the column "+missing[0])
+			}
+			return fmt.Sprintf("looks like a %s, but %s; the header must name %s", kind.title, strings.Join(wrong, ", and "), strings.Join(all, ","))
+		}
+	}
+	return ""
 }

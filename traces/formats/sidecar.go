@@ -57,7 +57,7 @@ func sidecarPath(path string) string {
 	if path == "-" {
 		return ""
 	}
-	plain := plainName(path)
+	plain := PlainName(path)
 	if side := strings.TrimSuffix(plain, filepath.Ext(plain)) + ".json"; side != path && side != plain {
 		return side
 	}

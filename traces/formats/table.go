@@ -89,7 +89,7 @@ var readers = []reader{
 
 // writeOnly are formats that nobody can read back.
 var writeOnly = []Format{
-	{perfetto.Format, "Perfetto counter tracks", []string{".perfetto.json", ".json"}, false, true},
+	{perfetto.Format, "Perfetto counter tracks", []string{".json"}, false, true},
 }
 
 // writers are told by the ending; a longer one comes before what it ends in.

@@ -34,9 +34,7 @@ func Write(ctx context.Context, path string, t *traces.Trace) (notes []string, e
 	if err != nil {
 		return nil, err
 	}
-	err = WriteFile(path, func(out io.Writer) error {
-		return pack(path, out, func(out io.Writer) error { return w.write(ctx, out, t) })
-	})
+	err = WritePacked(path, func(out io.Writer) error { return w.write(ctx, out, t) })
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -61,7 +59,7 @@ func Encode(ctx context.Context, w io.Writer, t *traces.Trace, format string) (n
 }
 
 func writerFor(path string) (*writer, error) {
-	plain := strings.ToLower(plainName(path))
+	plain := strings.ToLower(PlainName(path))
 	for i := range writers {
 		if strings.HasSuffix(plain, writers[i].ending) {
 			return &writers[i], nil
@@ -95,6 +93,12 @@ func pack(path string, out io.Writer, f func(io.Writer) error) error {
 		return err
 	}
 	return z.Close()
+}
+
+// WritePacked is WriteFile for a file that is packed if path ends in .gz or
+// .zst.
+func WritePacked(path string, f func(io.Writer) error) error {
+	return WriteFile(path, func(out io.Writer) error { return pack(path, out, f) })
 }
 
 // WriteFile writes a file through f so that path either holds all of it or is

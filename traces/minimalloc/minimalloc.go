@@ -33,6 +33,7 @@ import (
 	"strings"
 
 	"allocsim/internal/lines"
+	"allocsim/internal/plural"
 	"allocsim/traces"
 )
 
@@ -521,9 +522,13 @@ func Losses(t *traces.Trace) []string {
 	if !ordered(t) {
 		notes = append(notes, "Several events share a µs, so times in the file are the numbers of events.")
 	}
-	var pending, oom, empty int
+	var pending, oom, empty, live int
 	for i := range t.Events {
 		switch t.Events[i].Kind {
+		case traces.Alloc:
+			live++
+		case traces.Free, traces.FreeCompleted:
+			live--
 		case traces.FreeRequested:
 			pending++
 		case traces.OOM:
@@ -532,14 +537,17 @@ func Losses(t *traces.Trace) []string {
 			empty++
 		}
 	}
+	if live > 0 {
+		notes = append(notes, fmt.Sprintf("Every lifetime ends in the file: the %s alive at the end of the trace %s written as freed there.", plural.Of(live, "block"), plural.Are(live)))
+	}
 	if pending > 0 {
-		notes = append(notes, fmt.Sprintf("%d frees that completed later count when they completed.", pending))
+		notes = append(notes, fmt.Sprintf("Frees that were requested before they completed (%d) count when they completed.", pending))
 	}
 	if oom > 0 {
-		notes = append(notes, fmt.Sprintf("%d failed requests are left out.", oom))
+		notes = append(notes, fmt.Sprintf("%s %s left out.", plural.Of(oom, "failed request"), plural.Are(oom)))
 	}
 	if empty > 0 {
-		notes = append(notes, fmt.Sprintf("%d calls that empty the cache are left out.", empty))
+		notes = append(notes, fmt.Sprintf("%s to empty the cache %s left out.", plural.Of(empty, "call"), plural.Are(empty)))
 	}
 	return notes
 }

@@ -55,13 +55,25 @@ const checkEvery = 1 << 12
 // Write writes the tracks as a trace of their own.
 func Write(ctx context.Context, w io.Writer, o Options, tracks []Track) error {
 	b := bufio.NewWriterSize(w, 1<<16)
-	b.WriteString(`{"displayTimeUnit":"ms","traceEvents":[` + "\n")
+	b.WriteString(opening)
 	if err := events(ctx, b, o, tracks); err != nil {
 		return err
 	}
 	b.WriteString("\n]}\n")
 	return b.Flush()
 }
+
+// Detect reports whether a file that begins with head was written by [Write]
+// with the default process id: tracks alone, not merged into another trace.
+func Detect(head []byte) bool {
+	return bytes.HasPrefix(head, fmt.Appendf(nil, "%s{%s%d,", opening, processName, DefaultPID))
+}
+
+// How a file begins.
+const (
+	opening     = `{"displayTimeUnit":"ms","traceEvents":[` + "\n"
+	processName = `"ph":"M","name":"process_name","pid":`
+)
 
 // events writes the elements of traceEvents, without a comma after the last.
 func events(ctx context.Context, b *bufio.Writer, o Options, tracks []Track) error {
@@ -73,7 +85,7 @@ func events(ctx context.Context, b *bufio.Writer, o Options, tracks []Track) err
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(b, `{"ph":"M","name":"process_name","pid":%d,"args":{"name":%s}}`, pid, process)
+	fmt.Fprintf(b, `{%s%d,"args":{"name":%s}}`, processName, pid, process)
 	for _, t := range tracks {
 		if len(t.TimeUS) != len(t.Value) {
 			return fmt.Errorf("track %s has %d times and %d values", t.Name, len(t.TimeUS), len(t.Value))
