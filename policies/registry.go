@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"allocsim/internal/edit"
 )
 
 // Env is what a policy is bound to when it is made.
@@ -54,6 +56,9 @@ type Registration struct {
 	// Doc is one line for lists; Options one line that names the options with
 	// their defaults.
 	Doc, Options string
+	// Aliases are other names by which people ask for it, in lower case and
+	// without separators; Parse answers them with the right name.
+	Aliases []string
 	// Parse reads the text after the colon (empty when there is none). Errors
 	// name the option and what it takes.
 	Parse func(options string) (*Spec, error)
@@ -102,13 +107,37 @@ func Parse(s string) (*Spec, error) {
 		for _, r := range Registered() {
 			names = append(names, r.Name)
 		}
-		return nil, fmt.Errorf("unknown policy %q; known: %s", name, strings.Join(names, ", "))
+		hint := ""
+		if r := nearest(name); r != nil {
+			hint = fmt.Sprintf("; did you mean %s (%s)?", r.Name, r.Doc)
+		}
+		return nil, fmt.Errorf("unknown policy %q%s; known: %s", name, hint, strings.Join(names, ", "))
 	}
 	spec, err := r.Parse(options)
 	if err != nil {
 		return nil, fmt.Errorf("policy %s: %w", name, err)
 	}
 	return spec, nil
+}
+
+// nearest is the one allocator that a wrong name asks for: by another name of
+// it, or misspelt; nil if there is none.
+func nearest(name string) *Registration {
+	plain := strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(name))
+	var best *Registration
+	least := 1 + len(plain)/3
+	for _, r := range Registered() {
+		if slices.Contains(r.Aliases, plain) {
+			return &r
+		}
+		switch d := edit.Distance(plain, strings.ReplaceAll(r.Name, "-", "")); {
+		case d < least:
+			best, least = &r, d
+		case d == least:
+			best = nil
+		}
+	}
+	return best
 }
 
 // Options splits "key=value,key=value" for a policy's Parse. The error names a

@@ -46,8 +46,9 @@ const (
 
 // Registration makes the policy known as "bfc".
 var Registration = policies.Registration{
-	Name: "bfc",
-	Doc:  "TensorFlow/XLA/JAX best fit with coalescing",
+	Name:    "bfc",
+	Aliases: []string{"jax", "xla", "tensorflow", "tf"},
+	Doc:     "TensorFlow/XLA/JAX best fit with coalescing",
 	Options: "preallocate=true (false: regions grow from 2 MiB), limit= (bytes; default fraction × device), " +
 		"fraction=0.75 (of the device's total memory), gc=false (TensorFlow's garbage collection of regions), " +
 		"fragmentation=0 (fragmentation_fraction; 0 = 128 MiB), vmm=false (virtual-memory sub-allocator: regions are contiguous)",

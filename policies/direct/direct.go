@@ -19,6 +19,7 @@ import (
 // Registration makes the policy known as "direct".
 var Registration = policies.Registration{
 	Name:    "direct",
+	Aliases: []string{"cudamalloc", "cuda", "none"},
 	Doc:     "every request is a cudaMalloc, every free a cudaFree",
 	Options: "round=512 (multiple to which sizes are rounded up, a power of two, such as 2MiB for whole pages or 1)",
 	Parse:   parse,

@@ -24,6 +24,7 @@ const Granularity = 512
 // [ParseOptions] and [Pack] and completes the Spec with [Planned].
 var Registration = policies.Registration{
 	Name:    Name,
+	Aliases: []string{"offline", "optimal", "minimalloc"},
 	Doc:     "offline placement with full knowledge of the trace: what perfect placement would need",
 	Options: "budget=100000000 (steps of about 10 ns, 0 = only the first heuristic), seed=0",
 	Parse: func(text string) (*policies.Spec, error) {

@@ -13,16 +13,20 @@ import (
 
 // Arena makes arena_memory_resource known as "rmm-arena".
 var Arena = policies.Registration{
-	Name: "rmm-arena",
-	Doc:  "RAPIDS RMM arena_memory_resource: one region, superblocks shared between streams",
+	Name:    "rmm-arena",
+	Aliases: []string{"arena"},
+	Doc:     "RAPIDS RMM arena_memory_resource: one region, superblocks shared between streams",
 	Options: "size=50% (bytes or a share of the free memory, at least 1 MiB), " +
 		"size-classes=false (RMM_ARENA_USE_SIZE_CLASSES)",
 	Parse: func(text string) (*policies.Spec, error) {
 		o := options.Parse(text, "size", "size-classes")
 		c := arenaConfig{}
 		o.SizeOrPercent("size", &c.size, &c.fraction)
-		if c.size == 0 && c.fraction == 0 {
+		switch text, given := o.Text("size"); {
+		case !given:
 			c.fraction = 0.5
+		case c.fraction == 0 && c.size < superblockSize:
+			o.Fail("option size=%s: size takes at least one superblock of 1 MiB, such as 4GiB, or a share such as 50%%", text)
 		}
 		o.Bool("size-classes", &c.classes)
 		return newSpec("rmm-arena", o, func(env policies.Env) (policies.Policy, error) { return newArena(env, c) })

@@ -13,8 +13,9 @@ import (
 
 // Fixed makes fixed_size_memory_resource known as "rmm-fixed".
 var Fixed = policies.Registration{
-	Name: "rmm-fixed",
-	Doc:  "RAPIDS RMM fixed_size_memory_resource: blocks of one size; larger requests fail",
+	Name:    "rmm-fixed",
+	Aliases: []string{"fixed"},
+	Doc:     "RAPIDS RMM fixed_size_memory_resource: blocks of one size; larger requests fail",
 	Options: "block=1MiB (block size), blocks=128 (blocks taken at a time), " +
 		"upstream=cuda (or pool), initial=0, max=0 (of that pool, as for rmm-pool)",
 	Parse: func(text string) (*policies.Spec, error) {
@@ -37,8 +38,9 @@ var Fixed = policies.Registration{
 
 // Binning makes binning_memory_resource known as "rmm-binning".
 var Binning = policies.Registration{
-	Name: "rmm-binning",
-	Doc:  "RAPIDS RMM binning_memory_resource: fixed-size bins below, a pool above",
+	Name:    "rmm-binning",
+	Aliases: []string{"binning"},
+	Doc:     "RAPIDS RMM binning_memory_resource: fixed-size bins below, a pool above",
 	Options: "from=256KiB, to=4MiB (smallest and largest bin, powers of two), bins= (sizes joined by +, instead), " +
 		"upstream=pool (or cuda), initial=0, max=0 (of the pool, as for rmm-pool)",
 	Parse: func(text string) (*policies.Spec, error) {

@@ -11,8 +11,9 @@ import (
 
 // Pool makes pool_memory_resource known as "rmm-pool".
 var Pool = policies.Registration{
-	Name: "rmm-pool",
-	Doc:  "RAPIDS RMM pool_memory_resource: best fit per stream, doubles, never shrinks",
+	Name:    "rmm-pool",
+	Aliases: []string{"rmm", "rapids", "pool"},
+	Doc:     "RAPIDS RMM pool_memory_resource: best fit per stream, doubles, never shrinks",
 	Options: "initial=0 (bytes at the start or a share of the free memory; RMM's Python default is 50%), " +
 		"max=0 (most bytes; 0 = what the device gives)",
 	Parse: func(text string) (*policies.Spec, error) {

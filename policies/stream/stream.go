@@ -49,8 +49,9 @@ var Notes = []string{
 
 // Registration makes the policy known as "stream".
 var Registration = policies.Registration{
-	Name: "stream",
-	Doc:  "cudaMallocAsync's memory pool (backend:cudaMallocAsync), a fitted rule",
+	Name:    "stream",
+	Aliases: []string{"cudamallocasync", "mallocasync", "async"},
+	Doc:     "cudaMallocAsync's memory pool (backend:cudaMallocAsync), a fitted rule",
 	Options: "threshold=max (release threshold: size or max; PyTorch sets max, the driver's own default is 0), " +
 		"max=0 (the pool's maxSize; 0 = none), " +
 		"limit-counts=reserved (used: the memory limit counts used bytes, as PyTorch does with this backend)",

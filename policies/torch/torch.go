@@ -39,6 +39,7 @@ const (
 // Registration makes the policy known as "torch".
 var Registration = policies.Registration{
 	Name:    "torch",
+	Aliases: []string{"pytorch", "caching", "native"},
 	Doc:     "PyTorch's native CUDA caching allocator (2.11)",
 	Options: "PYTORCH_CUDA_ALLOC_CONF's own syntax, e.g. torch:expandable_segments:True",
 	Parse: func(options string) (*policies.Spec, error) {
