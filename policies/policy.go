@@ -56,7 +56,9 @@ type Policy interface {
 	// that is not live; any other is the device's.
 	Free(h Handle, pending bool) error
 	// FreeCompleted ends a pending free. It does nothing if the policy has
-	// completed that free already.
+	// completed that free already. For any other handle nothing changes;
+	// whether that is an error, which then wraps ErrBadFree, is the policy's
+	// affair.
 	FreeCompleted(h Handle) error
 	// EmptyCache returns to the device what is cached and can be returned.
 	EmptyCache() error
@@ -135,8 +137,8 @@ func (a Action) String() string {
 }
 
 // Event is what a policy tells its Observer. Within one Malloc, events come in
-// the order of PyTorch's trace: completed frees, releases, new segments, then
-// the alloc itself (or oom).
+// the order of PyTorch's trace: completed frees, releases, a retry, new
+// segments, then the alloc itself (or oom).
 type Event struct {
 	// Handle is the block of alloc and free events, else 0.
 	Handle Handle

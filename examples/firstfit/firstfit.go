@@ -133,11 +133,11 @@ func (a *allocator) grow(r policies.Request, size int64) (*block, error) {
 	want := max(size, a.segment)
 	addr, err := a.take(want)
 	if errors.Is(err, policies.ErrOutOfMemory) {
-		a.stats.NumAllocRetries++
-		a.event(policies.Event{Action: policies.ActionRetry, Size: size, Requested: r.Size, Stream: r.Stream})
 		if err := a.EmptyCache(); err != nil {
 			return nil, err
 		}
+		a.stats.NumAllocRetries++
+		a.event(policies.Event{Action: policies.ActionRetry, Size: size, Requested: r.Size, Stream: r.Stream})
 		addr, err = a.take(want)
 	}
 	if errors.Is(err, policies.ErrOutOfMemory) {

@@ -333,7 +333,6 @@ func (a *allocator) collect(r policies.Request, size int64) (bool, error) {
 	if free == 0 || size > a.limit-a.Counters.ReservedBytes[policies.All].Current+free {
 		return false, nil
 	}
-	a.Retry(r, size)
 	for s := range a.Segs {
 		if !a.regionFree(int32(s)) {
 			continue
@@ -352,6 +351,7 @@ func (a *allocator) collect(r policies.Request, size int64) (bool, error) {
 			return false, err
 		}
 	}
+	a.Retry(r, size)
 	return true, nil
 }
 

@@ -145,10 +145,10 @@ func (p *pool) grow(r policies.Request, size int64) (int32, error) {
 	if !heap.IsOOM(err) || atLimit && !p.retryAtLimit {
 		return b, err
 	}
-	p.Retry(r, size)
 	if err := p.EmptyCache(); err != nil {
 		return 0, err
 	}
+	p.Retry(r, size)
 	return p.Grow(size, r.Stream)
 }
 

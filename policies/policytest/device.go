@@ -29,7 +29,8 @@ type Device struct {
 
 	capacity int64
 	used     int64
-	calls    int64
+	taken    int64 // successful Malloc and Map calls
+	returned int64 // successful Free and Unmap calls
 	ranges   []span // live cudaMalloc ranges, descending by address
 	next     uint64 // next reservation
 	reserved []span
@@ -64,8 +65,11 @@ func NewDevice(capacity int64) *Device {
 // Used is the bytes handed out: cudaMalloc ranges and mapped pages.
 func (d *Device) Used() int64 { return d.used }
 
-// Calls is the number of Malloc, Free, Map and Unmap calls that succeeded.
-func (d *Device) Calls() int64 { return d.calls }
+// Taken is the number of Malloc and Map calls that succeeded.
+func (d *Device) Taken() int64 { return d.taken }
+
+// Returned is the number of Free and Unmap calls that succeeded.
+func (d *Device) Returned() int64 { return d.returned }
 
 // FailAfter makes every Malloc and Map after the next n successful ones run
 // out of memory, as when another process takes the rest of the card; a
@@ -96,7 +100,7 @@ func (d *Device) take(size int64) error {
 		d.fail--
 	}
 	d.used += size
-	d.calls++
+	d.taken++
 	return nil
 }
 
@@ -147,7 +151,7 @@ func (d *Device) Free(addr uint64, size int64) error {
 	}
 	d.ranges = slices.Delete(d.ranges, i, i+1)
 	d.used -= size
-	d.calls++
+	d.returned++
 	return nil
 }
 
@@ -226,6 +230,6 @@ func (d *Device) Unmap(addr uint64, size, page int64) error {
 		delete(d.pages, a)
 	}
 	d.used -= size
-	d.calls++
+	d.returned++
 	return nil
 }

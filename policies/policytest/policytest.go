@@ -10,7 +10,7 @@
 //   - live and pending blocks never overlap, lie inside a segment and are
 //     aligned; the blocks of a segment tile it;
 //   - statistics equal what Segments shows, what the events say and what the
-//     device handed out; peaks are running maxima;
+//     device handed out and took back; peaks are running maxima;
 //   - neither the device's capacity nor the limit is exceeded; a request that
 //     cannot be served fails with ErrOutOfMemory and takes nothing away;
 //   - a free of a block that is not live is an ErrBadFree and changes nothing;
@@ -569,6 +569,11 @@ func (r *run) check() error {
 		equal("requested bytes by the events", r.events.requested, requested),
 		equal("OOMs by the events", r.events.ooms, s.NumOOMs),
 		equal("retries by the events", r.events.retries, s.NumAllocRetries),
+	}
+	if s.NumDeviceAlloc != 0 || s.NumDeviceFree != 0 { // it counts its calls
+		errs = append(errs,
+			equal("num_device_alloc against the device", s.NumDeviceAlloc, r.device.Taken()),
+			equal("num_device_free against the device", s.NumDeviceFree, r.device.Returned()))
 	}
 	if !expandable {
 		errs = append(errs, equal("segment", s.Segment[policies.All].Current, segments))

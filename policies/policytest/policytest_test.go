@@ -76,6 +76,10 @@ func (b *broken) Free(h policies.Handle, pending bool) error {
 		}
 	case "counts wrong":
 		b.Policy.Stats().RequestedBytes.Add(policies.Large, 1)
+	case "counts no releases":
+		err := b.Policy.Free(h, pending)
+		b.Policy.Stats().NumDeviceFree = 0
+		return err
 	case "not deterministic":
 		err := b.Policy.Free(h, pending)
 		if instances%2 == 0 {
@@ -126,6 +130,7 @@ func TestCatches(t *testing.T) {
 		"accepts bad frees":            "must wrap ErrBadFree",
 		"forgets to free":              "no free_completed event|must wrap ErrBadFree",
 		"counts wrong":                 "requested_bytes",
+		"counts no releases":           "num_device_free against the device",
 		"not deterministic":            "differs from the first run|a bad free changed",
 		"leaves a gap":                 "of segment",
 		"leaks from the device":        "reserved_bytes against the device",

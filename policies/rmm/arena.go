@@ -241,11 +241,11 @@ func (a *arena) Malloc(r policies.Request) (policies.Block, error) {
 	if b == 0 {
 		// arena_memory_resource_impl::defragment: wait for the device, then
 		// every arena gives all superblocks back.
-		a.Retry(r, size)
 		if err := a.CompletePending(); err != nil {
 			return policies.Block{}, err
 		}
 		a.clean()
+		a.Retry(r, size)
 		if b = a.allocate(size, r.Stream); b == 0 {
 			return policies.Block{}, a.OutOfMemory(r, size, noRoom("no room in arena"))
 		}
