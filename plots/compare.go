@@ -9,6 +9,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 
 	"allocsim/internal/bytesize"
+	"allocsim/internal/plural"
 )
 
 // Outcome is what one policy made of a trace.
@@ -99,7 +100,7 @@ func (p *Compare) draw(s *sheet) error {
 			}
 			text += ", stall " + duration(o.StallUS)
 			if o.Retries > 0 {
-				text += fmt.Sprintf(", %s retries", count(int(o.Retries)))
+				text += fmt.Sprintf(", %s %s", count(int(o.Retries)), plural.Noun(o.Retries, "retry", "retries"))
 			}
 			if o.OOMs > 0 {
 				text += fmt.Sprintf(", %s OOM", count(int(o.OOMs)))

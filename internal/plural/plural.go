@@ -12,6 +12,15 @@ func Of[T ~int | ~int64](n T, noun string) string {
 	return s
 }
 
+// Noun is one for 1 and many otherwise, for nouns that do not just take an s
+// and counts that are written in another way.
+func Noun[T ~int | ~int64](n T, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
 // Are is "is" for 1 and "are" otherwise.
 func Are[T ~int | ~int64](n T) string {
 	if n == 1 {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/bits"
 
+	"allocsim/internal/plural"
 	"allocsim/traces"
 )
 
@@ -244,7 +245,7 @@ func (m *Model) rangeNotes(s *scenario) {
 		}
 	}
 	if share := float64(alone) / float64(len(m.programs[s.ref].allocs)); share > 0.02 && s.value != m.programs[s.ref].value {
-		s.notes = append(s.notes, fmt.Sprintf("%d allocations (%.0f %%) of the recording at %d are missing in another: the program takes other paths there. Recordings on one side of that change would say more.", alone, 100*share, m.programs[s.ref].value))
+		s.notes = append(s.notes, fmt.Sprintf("%s (%.0f %%) of the recording at %d %s missing in another: the program takes other paths there. Recordings on one side of that change would say more.", plural.Of(alone, "allocation"), 100*share, m.programs[s.ref].value, plural.Are(alone)))
 	}
 }
 

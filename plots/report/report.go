@@ -20,6 +20,7 @@ import (
 
 	"gonum.org/v1/plot/vg"
 
+	"allocsim/internal/plural"
 	"allocsim/planner"
 	"allocsim/planner/gpus"
 	"allocsim/plots"
@@ -560,7 +561,7 @@ func wrong(r *sim.Result, bound int64) string {
 		s += fmt.Sprintf(" At that moment %s of the reserved memory are not allocated; the largest free block is %s.", size(f.ReservedUnallocated), size(f.LargestFree))
 	}
 	if n := r.Stats.NumAllocRetries; n > 0 {
-		s += fmt.Sprintf(" %d times it has to flush its cache to go on, which stalls the program.", n)
+		s += fmt.Sprintf(" It has to flush its cache %s to go on, which stalls the program.", plural.Of(n, "time"))
 	}
 	return s
 }
@@ -569,7 +570,7 @@ func sentence(r *run) string {
 	s := &r.result.Stats
 	txt := fmt.Sprintf("peak reserved %s, peak allocated %s, %s in driver calls", size(s.ReservedBytes[policies.All].Peak), size(s.AllocatedBytes[policies.All].Peak), duration(r.result.Driver.StallUS))
 	if s.NumAllocRetries > 0 {
-		txt += fmt.Sprintf(", %s retries", number(int(s.NumAllocRetries)))
+		txt += fmt.Sprintf(", %s %s", number(int(s.NumAllocRetries)), plural.Noun(s.NumAllocRetries, "retry", "retries"))
 	}
 	if s.NumOOMs > 0 {
 		txt += fmt.Sprintf(", %s out of memory", number(int(s.NumOOMs)))

@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 
+	"allocsim/internal/plural"
 	"allocsim/traces"
 )
 
@@ -294,7 +295,7 @@ func Losses(t *traces.Trace) []string {
 		l = append(l, "The recorded addresses, segments and counters were dropped on conversion to a plain trace: compare with the real allocator on the original file.")
 	}
 	if t.Start != nil {
-		l = append(l, fmt.Sprintf("The recorded placement of the blocks that were live at the start was dropped on conversion to a plain trace: their %d requests are made afresh.", t.StartEvents))
+		l = append(l, fmt.Sprintf("The recorded placement of the blocks that were live at the start was dropped on conversion to a plain trace: %s %s made afresh.", plural.Of(t.StartEvents, "request"), plural.Are(t.StartEvents)))
 	}
 	return l
 }
