@@ -91,7 +91,7 @@ func (a *app) showConf(text string, r conf.Result, env *conf.Environment, fix, e
 		} else if r.Fixable {
 			a.printf("%s\n", r.Fixed)
 		} else {
-			return fmt.Errorf("%q cannot be repaired: %s", text, r.Errors[0].Message)
+			return fmt.Errorf("%s cannot be repaired: %s", conf.Quote(text, 200), r.Errors[0].Message)
 		}
 		return nil
 	}

@@ -29,8 +29,8 @@ type Device struct {
 
 	capacity int64
 	used     int64
-	taken    int64 // successful Malloc and Map calls
-	returned int64 // successful Free and Unmap calls
+	taken    int64  // successful Malloc and Map calls
+	returned int64  // successful Free and Unmap calls
 	ranges   []span // live cudaMalloc ranges, descending by address
 	next     uint64 // next reservation
 	reserved []span

@@ -179,9 +179,9 @@ func Parse(options string, v conf.Version) (*policies.Spec, error) {
 	if !res.OK {
 		p := res.Errors[0]
 		if p.Hint != "" {
-			return nil, fmt.Errorf("configuration string %q, offset %d: %s; %s", options, p.Offset, p.Message, p.Hint)
+			return nil, fmt.Errorf("configuration string %s, offset %d: %s; %s", conf.Quote(options, 200), p.Offset, p.Message, p.Hint)
 		}
-		return nil, fmt.Errorf("configuration string %q, offset %d: %s", options, p.Offset, p.Message)
+		return nil, fmt.Errorf("configuration string %s, offset %d: %s", conf.Quote(options, 200), p.Offset, p.Message)
 	}
 	return Spec(c, v)
 }

@@ -89,6 +89,9 @@ func ReadCSV(ctx context.Context, r io.Reader, name string) (*traces.Recording, 
 		}
 		if !header {
 			header = true
+			if bytes.ContainsRune(trimmed, '\r') {
+				return nil, fmt.Errorf("line %d: lines end in a carriage return alone; end them in a line feed", in.Line())
+			}
 			var unknown []string
 			if where, unknown, err = parseHeader(fields); err != nil {
 				return nil, fmt.Errorf("line %d: %w", in.Line(), err)

@@ -26,6 +26,8 @@ func TestTranscripts(t *testing.T) {
 			switch a.Key {
 			case "crlf":
 				in = strings.ReplaceAll(in, "\n", "\r\n")
+			case "cr":
+				in = strings.ReplaceAll(in, "\n", "\r")
 			case "bom":
 				in = "\ufeff" + in
 			}

@@ -583,10 +583,14 @@ func (p *parser) finish(repair bool) (Config, Result) {
 	return p.cfg, r
 }
 
-// quote writes a piece of the source for a message: quoted, and not too long.
-func quote(s string) string {
-	if r := []rune(s); len(r) > 40 {
-		s = string(r[:39]) + "…"
+// Quote writes a configuration string, or a piece of one, for a message: quoted
+// and cut to most runes.
+func Quote(s string, most int) string {
+	if r := []rune(s); len(r) > most {
+		s = string(r[:most-1]) + "…"
 	}
 	return fmt.Sprintf("%q", s)
 }
+
+// quote is Quote for a piece of the source.
+func quote(s string) string { return Quote(s, 40) }
