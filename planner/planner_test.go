@@ -96,6 +96,19 @@ func TestTuneFrom(t *testing.T) {
 	}
 }
 
+// TestTuneOfDifferentConfigurations: one of several recordings gives the
+// baseline, and the answer says so.
+func TestTuneOfDifferentConfigurations(t *testing.T) {
+	res := tune(t, planner.TuneOptions{Budget: 30}, job(t, "gnn__default"), job(t, "gnn__mss128"))
+	if res.Baseline.Conf != "" || !strings.Contains(strings.Join(res.Notes, "\n"), "another configuration") {
+		t.Errorf("baseline %q, notes %q", res.Baseline.Conf, res.Notes)
+	}
+	res = tune(t, planner.TuneOptions{Budget: 30}, job(t, "gnn__default"), job(t, "gnn__default"))
+	if strings.Contains(strings.Join(res.Notes, "\n"), "another configuration") {
+		t.Errorf("notes of equal configurations: %q", res.Notes)
+	}
+}
+
 // TestTuneIndependentOfWorkers: the answer is the same, byte for byte.
 func TestTuneIndependentOfWorkers(t *testing.T) {
 	j := job(t, "unet_resolutions__default")

@@ -55,6 +55,12 @@ func (t *tuner) answer(ctx context.Context) *Tuning {
 	for i := range t.jobs {
 		out.Notes = append(out.Notes, caveats(t.jobs[i].Trace)...)
 	}
+	for i := range t.jobs[1:] {
+		j := &t.jobs[i+1]
+		if j.Conf == nil && j.Recovered != nil && j.Recovered.Conf != t.base {
+			out.Notes = append(out.Notes, fmt.Sprintf("%s was recorded under another configuration than %s; the present setting is the one of %[2]s for all.", j.Trace.Source, t.jobs[0].Trace.Source))
+		}
+	}
 	out.Warnings = append(out.Warnings, t.warnings()...)
 	return out
 }
