@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"allocsim/internal/bytesize"
+	"allocsim/internal/plural"
 	"allocsim/policies/torch/conf"
 	"allocsim/sim"
 	"allocsim/traces"
@@ -156,7 +157,7 @@ func (t *tuner) why(baseline, best *Candidate) string {
 	s := name(best)
 	switch {
 	case !baseline.Completed:
-		s += fmt.Sprintf(" completes, where the present setting runs out of memory %d times; it reserves %s", baseline.NumOOMs, size(best.ReservedPeak))
+		s += fmt.Sprintf(" completes, where the present setting runs out of memory %s; it reserves %s", plural.Of(baseline.NumOOMs, "time"), size(best.ReservedPeak))
 	case best.NumOOMs < baseline.NumOOMs:
 		s += fmt.Sprintf(" serves what the present setting cannot (requests that fail: %d now, %d then); it reserves %s", baseline.NumOOMs, best.NumOOMs, size(best.ReservedPeak))
 	case !baseline.robust() && best.robust():
@@ -224,7 +225,7 @@ func caveats(tr *traces.Trace) []string {
 	case endsInOOM(tr):
 		out = append(out, fmt.Sprintf("%s ends with an OOM: what the program would have needed after it is not in the recording, so these figures are the least.", tr.Source))
 	default:
-		out = append(out, fmt.Sprintf("In %s, %d requests failed; they must be served here. What the program would have done with them is not in the recording.", tr.Source, failed))
+		out = append(out, fmt.Sprintf("In %s, %s failed; to be served here. What the program would have done then is not in the recording.", tr.Source, plural.Of(failed, "request")))
 	}
 	if tr.Start != nil && tr.Recorded != nil {
 		if peak := tr.Recorded.Stats["allocated_bytes.all.peak"]; peak > sim.Bound(tr) {

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"allocsim/internal/bytesize"
+	"allocsim/internal/plural"
 	"allocsim/policies"
 	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
@@ -360,7 +361,7 @@ func (s *settler) inferred() []string {
 		if s.rec.Trace.Meta.Sidecar {
 			where = "the sidecar does not note them; torch.cuda.graph empties the cache on entry"
 		}
-		out = append(out, fmt.Sprintf("%d empty_cache calls, from releases that nothing else explains (%s).", n, where))
+		out = append(out, fmt.Sprintf("%s, from releases that nothing else explains (%s).", plural.Of(n, "empty_cache call"), where))
 	}
 	made := make(map[uint8]bool)
 	for _, e := range s.tr.Events {
@@ -369,7 +370,7 @@ func (s *settler) inferred() []string {
 		}
 	}
 	if n := len(made); n > 0 {
-		out = append(out, fmt.Sprintf("%d private memory pools, from requests that ignore cached blocks of their stream. Segments that behave alike in both may be taken for the default pool's.", n))
+		out = append(out, fmt.Sprintf("%s, from requests that ignore cached blocks of their stream. Segments that behave alike in both may be taken for the default pool's.", plural.Of(n, "private memory pool")))
 	}
 	ended := 0
 	for _, e := range s.tr.Events {
@@ -378,7 +379,7 @@ func (s *settler) inferred() []string {
 		}
 	}
 	if ended > 0 {
-		out = append(out, fmt.Sprintf("%d ends of private memory pools, from releases of their segments.", ended))
+		out = append(out, fmt.Sprintf("The %s of %s, from releases of their segments.", plural.Noun(ended, "end", "ends"), plural.Of(ended, "private memory pool")))
 	}
 	if low, high := s.rec.LimitLow, s.rec.LimitHigh; low != high {
 		text := fmt.Sprintf("A memory limit of at least %d bytes", low)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"allocsim/internal/plural"
 	"allocsim/policies"
 	"allocsim/traces"
 )
@@ -334,7 +335,8 @@ func (r *running) finish() *Result {
 	}
 	if r.spare > 0 {
 		r.res.Notes = append(r.res.Notes, fmt.Sprintf(
-			"%d allocations that failed in the recording succeed here; each is freed at once, because the recording does not say how the program would have gone on.", r.spare))
+			"%s that failed in the recording %s here; freed at once, because the recording does not say how the program would have gone on.",
+			plural.Of(r.spare, "allocation"), plural.Noun(r.spare, "succeeds", "succeed")))
 	}
 	if n := r.res.Stats.NumOOMs; n > maxOOMs && len(r.res.OOMs) == maxOOMs {
 		r.res.Notes = append(r.res.Notes, fmt.Sprintf("%d allocations failed; the first %d are described.", n, maxOOMs))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"allocsim/internal/plural"
 	"allocsim/internal/table"
 	"allocsim/planner/diagnose"
 	"allocsim/policies"
@@ -133,7 +134,7 @@ func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose
 			closest = fmt.Sprintf(" (at most %s of %s reserved)", size(res.Stats.ReservedBytes[policies.All].Peak), size(most))
 		}
 		return msg, fmt.Errorf("%s has no out-of-memory event, but it was close: the allocator had to empty its cache %s%s; allocsim tune %s says what would avoid that",
-			path, plural(int(n), "time"), closest, path)
+			path, plural.Of(int(n), "time"), closest, path)
 	}
 	if len(res.OOMs) == 0 {
 		return msg, fmt.Errorf("%s has no out-of-memory event; allocsim tune %s says what its memory could be", path, path)

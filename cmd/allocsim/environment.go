@@ -16,6 +16,7 @@ import (
 	"allocsim/sim"
 	"allocsim/traces"
 	"allocsim/traces/formats"
+	"allocsim/traces/native"
 )
 
 // environment is the flags that say where a trace runs: allocator, device and
@@ -150,7 +151,11 @@ func (e *environment) replayable(ctx context.Context, path string) (*traces.Trac
 	}
 	if len(tr.Events) == 0 {
 		if tr.Recorded == nil {
-			return nil, fmt.Errorf("%s holds no requests, so there is nothing to replay", tr.Source)
+			hint := ""
+			if tr.Format == native.FormatCSV {
+				hint = "; after the header each line is an event, such as 0,alloc,1,512,0"
+			}
+			return nil, fmt.Errorf("%s holds no requests, so there is nothing to replay%s", tr.Source, hint)
 		}
 		return nil, fmt.Errorf("%s has no history, so it cannot be replayed; record from before the model is built (allocsim record --help), or look at its segments with allocsim inspect", tr.Source)
 	}

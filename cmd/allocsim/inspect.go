@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"allocsim/internal/plural"
 	"allocsim/internal/table"
 	"allocsim/sim"
 	"allocsim/traces"
@@ -148,7 +149,7 @@ func (a *app) showInspect(tr *traces.Trace, s *inspection, rows int, capacity in
 		a.printf("\n%s\n", a.strong("segments at the time of the snapshot"))
 		t := table.New("", "")
 		t.Row("segments", fmt.Sprintf("%d, %s", g.Count, size(g.Reserved)))
-		t.Row("allocated", fmt.Sprintf("%s in %s", size(g.Allocated), plural(g.Blocks, "block")))
+		t.Row("allocated", fmt.Sprintf("%s in %s", size(g.Allocated), plural.Of(g.Blocks, "block")))
 		t.Row("free", fmt.Sprintf("%s, largest block %s, stranded %s", size(g.Free), size(g.LargestFree), size(g.Stranded)))
 		t.Row("external fragmentation", percent(g.External))
 		if err := a.print(t); err != nil {
@@ -173,7 +174,7 @@ func (a *app) showInspect(tr *traces.Trace, s *inspection, rows int, capacity in
 		g := s.growth
 		for _, l := range *s.Leaks {
 			a.printf("%s an iteration at %s\n", size(l.BytesPerIteration), place(l.Where, 46))
-			a.printf("    %s from %s on, in %d of %s\n", plural(l.Blocks, "block"), millis(float64(l.SinceUS)), l.Iterations, plural(g.Judged, "judged iteration"))
+			a.printf("    %s from %s on, in %d of %s\n", plural.Of(l.Blocks, "block"), millis(float64(l.SinceUS)), l.Iterations, plural.Of(g.Judged, "judged iteration"))
 		}
 		if len(*s.Leaks) > 0 {
 			a.printf("%s\n", wrap(fmt.Sprintf("judged are %d of the %d iterations: the first makes what stays for good, and the last %d may hold what the next ones free; their blocks are not counted",
@@ -184,7 +185,7 @@ func (a *app) showInspect(tr *traces.Trace, s *inspection, rows int, capacity in
 				a.printf("%s are used up already at %s\n", size(capacity), millis(float64(g.UsedUpUS)))
 			default:
 				a.printf("%s\n", wrap(fmt.Sprintf("%s are used up in about %s, %s after the end of the recording", size(capacity),
-					plural(g.IterationsLeft, "more iteration"), millis(float64(max(0, after)))), 80, ""))
+					plural.Of(g.IterationsLeft, "more iteration"), millis(float64(max(0, after)))), 80, ""))
 			}
 		}
 	}

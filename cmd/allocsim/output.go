@@ -115,14 +115,6 @@ func wrap(text string, width int, indent string) string {
 	return b.String()
 }
 
-// plural is "1 block", "2 blocks".
-func plural(n int, what string) string {
-	if n == 1 {
-		return fmt.Sprintf("1 %s", what)
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 // number is a count with thousands separated.
 func number(n int) string {
 	s := fmt.Sprint(n)

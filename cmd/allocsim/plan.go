@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"allocsim/internal/bytesize"
+	"allocsim/internal/plural"
 	"allocsim/internal/table"
 	"allocsim/planner"
 	"allocsim/planner/gpus"
@@ -243,7 +244,7 @@ func chosenCards(list []planner.CardVerdict, all bool) (cards []planner.CardVerd
 		return cards, ""
 	}
 	if n := slices.IndexFunc(cards, func(c planner.CardVerdict) bool { return c.Price == nil }); n > 0 {
-		return cards[:n], fmt.Sprintf("%s without a price left out; --all shows them", plural(len(cards)-n, "card"))
+		return cards[:n], fmt.Sprintf("%s without a price left out; --all shows them", plural.Of(len(cards)-n, "card"))
 	}
 	const misses, fits = 3, 12
 	left := make(map[gpus.Verdict]int)

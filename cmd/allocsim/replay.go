@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"allocsim/internal/plural"
 	"allocsim/internal/table"
 	"allocsim/planner"
 	"allocsim/policies"
@@ -89,10 +90,10 @@ func (a *app) showReplay(doc *sim.Document, res *sim.Result) error {
 	}
 	verdict := "completed"
 	if n := res.Stats.NumOOMs; res.Completed && n > 0 {
-		verdict = fmt.Sprintf("as recorded: %s failed there, too;", plural(int(n), "request"))
+		verdict = fmt.Sprintf("as recorded: %s failed there, too;", plural.Of(int(n), "request"))
 	}
 	if !res.Completed {
-		verdict = fmt.Sprintf("out of memory, %s", plural(int(max(res.Stats.NumOOMs, int64(len(doc.OOMs)))), "time"))
+		verdict = fmt.Sprintf("out of memory, %s", plural.Of(int(max(res.Stats.NumOOMs, int64(len(doc.OOMs)))), "time"))
 	}
 	a.printf("%s under %s\n\n", a.strong(verdict), res.Policy)
 	s := &res.Stats
@@ -146,7 +147,7 @@ func (a *app) showOOMs(ooms []sim.OOMDocument) {
 		}
 		o := ooms[i]
 		if shown == most {
-			a.printf("… and %d more failed requests (all in --json)\n", len(ooms)-i)
+			a.printf("… and %s (all in --json)\n", plural.Of(len(ooms)-i, "more failed request"))
 			return
 		}
 		what := fmt.Sprintf("OOM at event %d", o.Event)

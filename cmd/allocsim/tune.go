@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"allocsim/internal/plural"
 	"allocsim/internal/table"
 	"allocsim/planner"
 	"allocsim/sim"
@@ -151,7 +152,7 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 	if err := a.print(t); err != nil {
 		return err
 	}
-	a.printf("\n%s simulated in %.1f s; %s live at once\n", plural(r.Searched, "setting"), float64(r.ElapsedMS)/1000, size(r.Bound))
+	a.printf("\n%s simulated in %.1f s; %s live at once\n", plural.Of(r.Searched, "setting"), float64(r.ElapsedMS)/1000, size(r.Bound))
 	if b, n := r.Best.Robustness, r.Baseline.Robustness; b != nil && n != nil {
 		a.printf("%s\n", wrap(fmt.Sprintf("If sizes change by up to 5 %% and frees change places, it reserves %s to %s (now: %s to %s) and completes in %d of %d runs.",
 			size(b.ReservedPeak[0]), size(b.ReservedPeak[1]), size(n.ReservedPeak[0]), size(n.ReservedPeak[1]), b.Completed, b.Runs), 80, ""))
