@@ -114,11 +114,17 @@ func (p *parser) trim(s span) span {
 
 func (p *parser) errorf(at span, hint, format string, args ...any) {
 	p.wrong = true
-	p.errors = append(p.errors, Problem{at.lo, at.hi - at.lo, fmt.Sprintf(format, args...), hint})
+	p.errors = append(p.errors, problem(at, hint, format, args))
 }
 
 func (p *parser) warnf(at span, hint, format string, args ...any) {
-	p.warnings = append(p.warnings, Problem{at.lo, at.hi - at.lo, fmt.Sprintf(format, args...), hint})
+	p.warnings = append(p.warnings, problem(at, hint, format, args))
+}
+
+// problem is a Problem whose texts, which quote the source, are valid UTF-8.
+func problem(at span, hint, format string, args []any) Problem {
+	valid := func(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+	return Problem{at.lo, at.hi - at.lo, valid(fmt.Sprintf(format, args...)), valid(hint)}
 }
 
 // part is one KEY:VALUE.
