@@ -344,6 +344,10 @@ def replay(job, lines):
     def allocate(kind, size, stream, pool):
         def request():
             if pool:
+                if pools[pool] is None:
+                    # Pools that were told apart by their segments alone may
+                    # be one after the other.
+                    pools[pool] = torch.cuda.MemPool()
                 with torch.cuda.use_mem_pool(pools[pool]):
                     return take(kind, size, stream, pool)
             return take(kind, size, stream, pool)
