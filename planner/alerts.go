@@ -43,6 +43,14 @@ const (
 	unitMicros
 )
 
+// examples say how a value is written.
+var examples = [...]string{
+	unitCount:  "a number, such as 0",
+	unitBytes:  "a size, such as 20GiB",
+	unitShare:  "a share, such as 90% or 0.9",
+	unitMicros: "a number of µs, such as 5000",
+}
+
 func (m metric) format(x float64) string {
 	switch m.unit {
 	case unitBytes:
@@ -145,7 +153,7 @@ func parseAlert(x string) (Alert, error) {
 		a.value, err = strconv.ParseFloat(text, 64)
 	}
 	if err != nil || math.IsNaN(a.value) {
-		return Alert{}, fmt.Errorf("%q is not a value for %s (%s)", text, name, a.metric.doc)
+		return Alert{}, fmt.Errorf("%q is not a value for %s (%s); write %s", text, name, a.metric.doc, examples[a.metric.unit])
 	}
 	return a, nil
 }

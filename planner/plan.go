@@ -87,6 +87,9 @@ func Plan(ctx context.Context, jobs []Job, opts PlanOptions) (*Planning, error) 
 		if j.Trace.Meta.Fraction > 0 && j.Trace.Meta.Fraction < 1 {
 			p.notes = append(p.notes, fmt.Sprintf("%s sets a memory fraction of %v; the plan assumes that the program drops it.", j.Trace.Source, j.Trace.Meta.Fraction))
 		}
+		if name := j.Trace.Meta.DeviceName; name != "" {
+			p.notes = append(p.notes, fmt.Sprintf("%s was recorded on %s; libraries may choose other workspaces on another card.", j.Trace.Source, name))
+		}
 		p.notes = append(p.notes, j.Trace.Notes...)
 		p.notes = append(p.notes, caveats(j.Trace)...)
 		if j.Recovered != nil {

@@ -90,12 +90,14 @@ func (t *tuner) finalists(ctx context.Context) error {
 	return nil
 }
 
-// leaders are the best of each of the best n families, and within the tolerance
-// of each also the simplest.
+// leaders are the best of each of the best n families, within the tolerance of
+// each also the simplest, and where memory is limited also the one with the
+// least stall: near the limit all reserve about as much at worst.
 func (t *tuner) leaders(n int) []*Candidate {
 	var out []*Candidate
 	first := make(map[[5]bool]*Candidate)
 	simple := make(map[[5]bool]*Candidate)
+	quick := make(map[[5]bool]*Candidate)
 	for _, c := range t.ranked() {
 		if c.last() || c.Stopped {
 			continue
@@ -104,16 +106,23 @@ func (t *tuner) leaders(n int) []*Candidate {
 		best, seen := first[f]
 		switch {
 		case !seen && len(first) < n:
-			first[f], simple[f] = c, c
+			first[f], simple[f], quick[f] = c, c, c
 			out = append(out, c)
 		case seen && c.completes() == best.completes() && c.Options < simple[f].Options &&
 			float64(c.ReservedPeak) <= float64(best.ReservedPeak)*(1+t.opts.Tolerance):
 			simple[f] = c
 		}
+		if seen && t.room > 0 && best.completes() && c.completes() && c.NumOOMs == best.NumOOMs && c.Driver.StallUS < quick[f].Driver.StallUS {
+			quick[f] = c
+		}
 	}
 	for _, c := range slices.Clone(out) {
-		if s := simple[c.family()]; s != c {
+		f := c.family()
+		if s := simple[f]; s != c {
 			out = append(out, s)
+		}
+		if q := quick[f]; q != c && q != simple[f] {
+			out = append(out, q)
 		}
 	}
 	return out

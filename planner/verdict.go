@@ -165,6 +165,9 @@ func (t *tuner) why(baseline, best *Candidate) string {
 			best.Robustness.Completed, best.Robustness.Runs, baseline.Robustness.Completed, size(best.ReservedPeak))
 	case !baseline.completes():
 		s += fmt.Sprintf(" completes however the driver places segments, where the present setting does not; it reserves %s", size(best.ReservedPeak))
+	case best.Upper() < baseline.Upper() && float64(best.ReservedPeak) > 0.995*float64(baseline.ReservedPeak):
+		s += fmt.Sprintf(" reserves at most %s instead of %s, however the driver places segments and if sizes change by up to 5 %%; as recorded it reserves %s (now: %s)",
+			size(best.Upper()), size(baseline.Upper()), size(best.ReservedPeak), size(baseline.ReservedPeak))
 	case best.Upper() < baseline.Upper():
 		s += fmt.Sprintf(" reserves %s instead of %s (%.0f %% less)", size(best.ReservedPeak), size(baseline.ReservedPeak),
 			100*(1-float64(best.ReservedPeak)/float64(baseline.ReservedPeak)))
@@ -182,6 +185,10 @@ func (t *tuner) why(baseline, best *Candidate) string {
 		s += fmt.Sprintf("; if sizes change by up to 5 %% it reserves up to %s, so leave room for that", size(r.ReservedPeak[1]))
 	}
 	switch {
+	case baseline.NumOOMs > best.NumOOMs:
+		// What fails has no cost to compare with.
+		d = best.Driver.StallUS
+		s += fmt.Sprintf(". Its driver calls take about %.1f ms over the trace", float64(d)/1000)
 	case d > 0:
 		s += fmt.Sprintf(". It costs about %.1f ms more in driver calls over the trace", float64(d)/1000)
 	case d < 0:
@@ -192,10 +199,11 @@ func (t *tuner) why(baseline, best *Candidate) string {
 	if n := t.iterations(); n > 0 && d > 0 {
 		s += fmt.Sprintf(" (%.2f ms an iteration)", float64(d)/1000/float64(n))
 	}
-	if r := best.NumAllocRetries - baseline.NumAllocRetries; r > 0 {
-		s += fmt.Sprintf(" and %d more cache flushes", r)
+	s += "."
+	if r := best.NumAllocRetries; r > 0 {
+		s += fmt.Sprintf(" %s until the GPU has done what is queued, which is not in these ms.", plural.Noun(r, "Its cache flush also waits", fmt.Sprintf("Each of its %d cache flushes also waits", r)))
 	}
-	return s + "."
+	return s
 }
 
 // warnings name what is wrong with the present setting.

@@ -54,7 +54,7 @@ func (f *Fit) draw(s *sheet) error {
 	left, usable := vg.Length(0), name.Width("usable")
 	for _, card := range f.Cards {
 		left = max(left, name.Width(printable(card.Name)))
-		usable = max(usable, name.Width(bytesize.Format(card.Usable)))
+		usable = max(usable, name.Width(bytesize.FormatDown(card.Usable)))
 	}
 	left = min(left+usable+s.size*1.6, w*0.5)
 	colW := (w - left) / vg.Length(m)
@@ -81,7 +81,7 @@ func (f *Fit) draw(s *sheet) error {
 			c.FillText(head, vg.Point{X: x + s.size*0.3, Y: y}, l)
 		}
 		sty := s.style(0.82, th.muted)
-		c.FillText(sty, vg.Point{X: x + s.size*0.3, Y: c.Max.Y - headH + s.size*0.4}, s.cut(sty, "needs "+bytesize.Format(f.Needs[j]), colW-s.size*0.6))
+		c.FillText(sty, vg.Point{X: x + s.size*0.3, Y: c.Max.Y - headH + s.size*0.4}, s.cut(sty, "needs "+bytesize.FormatUp(f.Needs[j]), colW-s.size*0.6))
 	}
 	for i, card := range f.Cards {
 		y1 := c.Max.Y - headH - vg.Length(i)*rowH
@@ -91,7 +91,7 @@ func (f *Fit) draw(s *sheet) error {
 		c.FillText(name, vg.Point{X: c.Min.X, Y: mid}, s.cut(name, card.Name, left-usable-s.size*1.2))
 		room := name
 		room.XAlign = draw.XRight
-		c.FillText(room, vg.Point{X: c.Min.X + left - s.size*0.6, Y: mid}, bytesize.Format(card.Usable))
+		c.FillText(room, vg.Point{X: c.Min.X + left - s.size*0.6, Y: mid}, bytesize.FormatDown(card.Usable))
 		for j, cell := range card.Cells {
 			x := c.Min.X + left + vg.Length(j)*colW
 			var fill color.Color

@@ -143,24 +143,32 @@ func (a *app) showScale(s *scaling) error {
 	if a.json {
 		return a.printJSON(s)
 	}
-	a.printf("%s of the allocations are matched between the recordings\n\n", percent(s.Aligned))
+	a.printf("%s of the allocations are matched between the recordings\n", percent(s.Aligned))
 	if len(s.Predictions) > 0 {
-		t := table.New(">"+s.Vary, ">reserved", "range", ">allocated", "range", ">OOMs")
+		t := table.New(">"+s.Vary, ">reserved", "range", ">allocated", "range", ">OOMs", ">runs")
 		for _, p := range s.Predictions {
 			t.Row(fmt.Sprint(p.Value), size(p.ReservedPeak), fmt.Sprintf("%s … %s", size(p.ReservedPeakLow), size(p.ReservedPeakHigh)),
-				size(p.AllocatedPeak), fmt.Sprintf("%s … %s", size(p.AllocatedPeakLow), size(p.AllocatedPeakHigh)), fmt.Sprint(p.NumOOMs))
+				size(p.AllocatedPeak), fmt.Sprintf("%s … %s", size(p.AllocatedPeakLow), size(p.AllocatedPeakHigh)), fmt.Sprint(p.NumOOMs), fmt.Sprintf("%d/%d", p.RunsCompleted, p.Runs))
 		}
+		a.printf("\n")
 		if err := a.print(t); err != nil {
 			return err
 		}
 	}
 	if l := s.Largest; l != nil {
 		a.printf("\n%s\n", a.strong(fmt.Sprintf("largest %s that fits: %d", s.Vary, l.Value)))
+		if p := l.At; p != nil && p.RunsCompleted < p.Runs {
+			a.printf("it completes in %d of %d runs with varied sizes and addresses\n", p.RunsCompleted, p.Runs)
+		}
 		if l.Safe != l.Value {
 			a.printf("with room for what is uncertain: %d\n", l.Safe)
 		}
 		if l.NextFails {
-			a.printf("%d was tried and fails\n", l.Next)
+			if p := l.After; p != nil && p.RunsCompleted > 0 {
+				a.printf("%d was tried and completes in %d of %d runs only\n", l.Next, p.RunsCompleted, p.Runs)
+			} else {
+				a.printf("%d was tried and fails\n", l.Next)
+			}
 		}
 	}
 	if b := s.Backtest; b != nil && b.ReservedPeak > 0 {

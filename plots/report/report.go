@@ -20,6 +20,7 @@ import (
 
 	"gonum.org/v1/plot/vg"
 
+	"allocsim/internal/bytesize"
 	"allocsim/internal/plural"
 	"allocsim/planner"
 	"allocsim/planner/gpus"
@@ -466,11 +467,11 @@ func (b *builder) fit() (*fit, error) {
 		}
 		m := plan.MinCapacity
 		needs = []int64{m.BaselineSafe}
-		f.Lead = fmt.Sprintf("The job runs with %s for the allocator as it is set now", size(m.BaselineSafe))
+		f.Lead = fmt.Sprintf("The job runs with %s for the allocator as it is set now", bytesize.FormatUp(m.BaselineSafe))
 		if m.BestConf != plan.Baseline {
 			needs = append(needs, m.BestSafe)
 			settings = append(settings, "best: "+orDefault(m.BestConf))
-			f.Lead += fmt.Sprintf(", and with %s under %s", size(m.BestSafe), orDefault(m.BestConf))
+			f.Lead += fmt.Sprintf(", and with %s under %s", bytesize.FormatUp(m.BestSafe), orDefault(m.BestConf))
 		}
 		f.Lead += "; every card was simulated. The CUDA context and libraries come on top, and are taken off the usable memory of each card."
 		for _, c := range plan.GPUs {
@@ -500,9 +501,9 @@ func (b *builder) verdict() (verdict, error) {
 	switch {
 	case t.Verdict == "cannot-fit":
 		v.Tone, v.Headline = "bad", "No setting can help: "+size(t.Short)+" are missing."
-	case !best.Completed:
+	case !best.Completed || best.NumOOMs > 0:
 		v.Tone, v.Headline = "bad", "It runs out of memory, and no setting was found that cures it."
-	case !now.Completed:
+	case !now.Completed || now.NumOOMs > 0:
 		v.Tone, v.Headline = "good", "It runs out of memory. One line cures it."
 	case t.Export != "" && now.ReservedPeak > 0 && now.ReservedPeak > best.ReservedPeak:
 		v.Tone, v.Headline = "good", fmt.Sprintf("One line saves %s of GPU memory (%.0f %%).", size(now.ReservedPeak-best.ReservedPeak), 100*float64(now.ReservedPeak-best.ReservedPeak)/float64(now.ReservedPeak))
