@@ -59,7 +59,15 @@ them on one card at the same time. Exit code 1 when the card asked for
 			if err != nil {
 				return err
 			}
-			if colocate || worst {
+			switch {
+			case worst && !colocate:
+				return errors.New("--worst-case shifts jobs that share a card: add --colocate")
+			case overhead != 0 && !colocate:
+				return errors.New("--overhead is for jobs that share a card: add --colocate; elsewhere each card's own is known")
+			case colocate && (prices != "" || mig):
+				return errors.New("--colocate judges one card: leave out --price and --mig")
+			}
+			if colocate {
 				return a.colocate(cmd, env, jobs, planner.ColocateOptions{Overhead: int64(overhead), WorstCase: worst})
 			}
 			cat, err := env.catalog()

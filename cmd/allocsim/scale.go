@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -76,6 +77,9 @@ With a device (--gpu, --capacity) it also finds the largest value that fits.`,
 				cfg = c
 			}
 			bounded := env.capacity != 0 || env.gpu != "" || env.fracSet
+			if strings.TrimSpace(vary) == "" || strings.ContainsFunc(vary, unicode.IsControl) {
+				return fmt.Errorf("--vary %q: give the name of what differs, such as batch", vary)
+			}
 			if len(values) == 0 && !bounded {
 				return errors.New("nothing to predict: give --predict VALUES, or a device (--gpu, --capacity) to find the largest value that fits")
 			}
@@ -156,7 +160,11 @@ func (a *app) showScale(s *scaling) error {
 		}
 	}
 	if l := s.Largest; l != nil {
-		a.printf("\n%s\n", a.strong(fmt.Sprintf("largest %s that fits: %d", s.Vary, l.Value)))
+		if l.Next == 0 {
+			a.printf("\n%s\n", a.strong(fmt.Sprintf("at least %s %d fits: larger ones were not looked for; --predict tries them", s.Vary, l.Value)))
+		} else {
+			a.printf("\n%s\n", a.strong(fmt.Sprintf("largest %s that fits: %d", s.Vary, l.Value)))
+		}
 		if p := l.At; p != nil && p.RunsCompleted < p.Runs {
 			a.printf("it completes in %d of %d runs with varied sizes and addresses\n", p.RunsCompleted, p.Runs)
 		}

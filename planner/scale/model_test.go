@@ -272,8 +272,8 @@ func TestRefusals(t *testing.T) {
 		{"steps of a small program", "how often something runs", small, true},
 		{"start", "does not start at the program's start", broken(func(tr *traces.Trace) { tr.StartEvents = 1 }), true},
 		{"oom", "ran out of memory", []Input{{4, bert(4).trace(t)}, {8, failed}}, true},
-		{"one recording at two values", "the same sizes at 16 and 32: nothing varies", []Input{{16, bert(8).trace(t)}, {32, bert(8).trace(t)}}, true},
-		{"one of three twice", "the same sizes at 16 and 32: nothing varies", []Input{{8, bert(8).trace(t)}, {16, bert(16).trace(t)}, {32, bert(16).trace(t)}}, true},
+		{"one recording at two values", "between the recordings at 16 and 32, none varies in size", []Input{{16, bert(8).trace(t)}, {32, bert(8).trace(t)}}, true},
+		{"one of three twice", "between the recordings at 16 and 32, none varies in size", []Input{{8, bert(8).trace(t)}, {16, bert(16).trace(t)}, {32, bert(16).trace(t)}}, true},
 		{"empty", "has no allocations", broken(func(tr *traces.Trace) { tr.Events = nil }), true},
 	} {
 		_, err := Fit(context.Background(), c.in, Options{Vary: "batch"})

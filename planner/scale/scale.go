@@ -192,7 +192,7 @@ func Fit(ctx context.Context, inputs []Input, opt Options) (*Model, error) {
 	}
 	for i := 1; i < k; i++ {
 		if !m.varies(i-1, i) {
-			return nil, refuse("the recordings ask for the same sizes at %d and %d: nothing varies; record the program at different values",
+			return nil, refuse("among the allocations that are matched between the recordings at %d and %d, none varies in size; record one program at different values",
 				m.programs[i-1].value, m.programs[i].value)
 		}
 	}
