@@ -25,6 +25,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
@@ -110,26 +111,132 @@ func (d *database) columns(table string) (map[string]bool, error) {
 	return cols, rows.Err()
 }
 
+// rowid is the expression that numbers a table's rows: NULL for a table WITHOUT
+// ROWID, which has no such column.
+func (d *database) rowid(table string) (string, error) {
+	var without bool
+	err := d.db.QueryRowContext(d.ctx, `SELECT wr FROM pragma_table_list WHERE schema = 'main' AND name = ?`, table).Scan(&without)
+	if without {
+		return "NULL", nil
+	}
+	return "rowid", err
+}
+
+// line is the values of a row, whatever their types: SQLite keeps to those of
+// the schema only where the schema is strict.
+type line struct {
+	table   string
+	columns []string
+	rowid   any
+	nth     int // from 1, in the order of the query, for a table without rowids
+	values  []any
+	dest    []any
+	err     error
+}
+
+func newLine(table string, columns ...string) *line {
+	l := &line{table: table, columns: columns, values: make([]any, len(columns))}
+	l.dest = append(l.dest, &l.rowid)
+	for i := range l.values {
+		l.dest = append(l.dest, &l.values[i])
+	}
+	return l
+}
+
+// scan takes the next row of a query whose first column is the rowid.
+func (l *line) scan(from interface{ Scan(...any) error }) error {
+	l.nth++
+	l.err = nil
+	return from.Scan(l.dest...)
+}
+
+// bad is an error about column i of the row.
+func (l *line) bad(i int, format string, args ...any) error {
+	row := fmt.Sprintf("row %d", l.nth)
+	if n, ok := l.rowid.(int64); ok {
+		row = fmt.Sprintf("row %d", n)
+	} else if l.nth > 1 {
+		row += " in order of time"
+	}
+	return fmt.Errorf("table %s, %s: %s is %s", l.table, row, l.columns[i], fmt.Sprintf(format, args...))
+}
+
+// int is the whole number in column i. The first value that is none stays in
+// l.err.
+func (l *line) int(i int) int64 {
+	switch v := l.values[i].(type) {
+	case int64:
+		return v
+	case float64:
+		if v == math.Trunc(v) && math.Abs(v) <= 1<<53 {
+			return int64(v)
+		}
+	}
+	if l.err == nil {
+		l.err = l.bad(i, "%s, not a whole number", show(l.values[i]))
+	}
+	return 0
+}
+
+// text is the text in column i, as int is the number.
+func (l *line) text(i int) string {
+	switch v := l.values[i].(type) {
+	case string:
+		return v
+	case []byte:
+		return string(v)
+	}
+	if l.err == nil {
+		l.err = l.bad(i, "%s, not text", show(l.values[i]))
+	}
+	return ""
+}
+
+// show is a value as a message has it.
+func show(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "empty (NULL)"
+	case []byte:
+		return "binary data of " + plural.Of(len(v), "byte")
+	case string:
+		const most = 40
+		if r := []rune(v); len(r) > most {
+			return strconv.Quote(string(r[:most]) + "…")
+		}
+		return strconv.Quote(v)
+	}
+	return fmt.Sprint(v)
+}
+
 // operations maps memoryOperationType to alloc (true) or free (false), from
 // the file's own enumeration if it has one.
 func (d *database) operations() (map[int64]bool, error) {
 	ops := map[int64]bool{0: true, 1: false}
-	cols, err := d.columns("ENUM_CUDA_DEV_MEM_EVENT_OPER")
+	const t = "ENUM_CUDA_DEV_MEM_EVENT_OPER"
+	cols, err := d.columns(t)
 	if err != nil || !cols["id"] || !cols["name"] {
 		return ops, err
 	}
-	rows, err := d.db.QueryContext(d.ctx, `SELECT id, name FROM ENUM_CUDA_DEV_MEM_EVENT_OPER`)
+	rowid, err := d.rowid(t)
+	if err != nil {
+		return nil, err
+	}
+	// coalesce drops the declared types, by which the driver would convert.
+	rows, err := d.db.QueryContext(d.ctx, `SELECT `+rowid+`, coalesce(id, NULL), coalesce(name, NULL) FROM `+t)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
+	l := newLine(t, "id", "name")
 	for rows.Next() {
-		var id int64
-		var name string
-		if err := rows.Scan(&id, &name); err != nil {
+		if err := l.scan(rows); err != nil {
 			return nil, err
 		}
-		name = strings.ToLower(name)
+		id, name := l.int(0), strings.ToLower(l.text(1))
+		if l.err != nil {
+			return nil, l.err
+		}
 		if strings.Contains(name, "dealloc") || strings.Contains(name, "free") || strings.Contains(name, "release") {
 			ops[id] = false
 		} else if strings.Contains(name, "alloc") {
@@ -151,8 +258,8 @@ func (d *database) read(name string) (*traces.Recording, error) {
 		}
 		return nil, errors.New("an SQLite database, but not an Nsight Systems export (no table " + table + ")")
 	}
-	for _, c := range []string{"start", "address", "bytes", "memkind", "memoryoperationtype"} {
-		if !cols[c] {
+	for _, c := range []string{"start", "address", "bytes", "memKind", "memoryOperationType"} {
+		if !cols[strings.ToLower(c)] {
 			return nil, fmt.Errorf("table %s has no column %s; the schema is not one that is known", table, c)
 		}
 	}
@@ -160,25 +267,38 @@ func (d *database) read(name string) (*traces.Recording, error) {
 	if err != nil {
 		return nil, err
 	}
-	or := func(col, otherwise string) string {
-		if cols[col] {
-			return "coalesce(" + col + ", " + otherwise + ")"
-		}
-		return otherwise
+	rowid, err := d.rowid(table)
+	if err != nil {
+		return nil, err
 	}
-	rows, err := d.db.QueryContext(d.ctx, `SELECT start, `+or("globalpid", "0")+`, `+or("deviceid", "0")+`, coalesce(address, 0), coalesce(bytes, 0), coalesce(memKind, -1), coalesce(memoryOperationType, -1), `+
-		or("streamid", "0")+` FROM `+table+` ORDER BY start, rowid`)
+	or := func(col, otherwise string) string {
+		if cols[strings.ToLower(col)] {
+			return ", coalesce(" + col + ", " + otherwise + ")"
+		}
+		return ", " + otherwise
+	}
+	order := " ORDER BY start"
+	if rowid != "NULL" {
+		order += ", rowid"
+	}
+	rows, err := d.db.QueryContext(d.ctx, `SELECT `+rowid+or("start", "NULL")+or("globalPid", "0")+or("deviceId", "0")+or("address", "0")+
+		or("bytes", "0")+or("memKind", "-1")+or("memoryOperationType", "-1")+or("streamId", "0")+` FROM `+table+order)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
 	byDevice := make(map[int64][]event)
 	var host, managed, other int
+	const colStart, colDevice, colBytes = 0, 2, 4
+	l := newLine(table, "start", "globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType", "streamId")
 	for rows.Next() {
-		var e event
-		var device, addr, kind, op, stream int64
-		if err := rows.Scan(&e.start, &e.process, &device, &addr, &e.bytes, &kind, &op, &stream); err != nil {
+		if err := l.scan(rows); err != nil {
 			return nil, fmt.Errorf("table %s: %w", table, err)
+		}
+		e := event{start: l.int(colStart), process: l.int(1), bytes: l.int(colBytes)}
+		device, addr, kind, op, stream := l.int(colDevice), l.int(3), l.int(5), l.int(6), l.int(7)
+		if l.err != nil {
+			return nil, l.err
 		}
 		alloc, known := ops[op]
 		switch {
@@ -188,8 +308,12 @@ func (d *database) read(name string) (*traces.Recording, error) {
 			managed++
 		case !known || kind != kindDevice && kind != kindArray && kind != kindDeviceStatic:
 			other++
-		case device < 0 || device > math.MaxInt32 || e.bytes < 0 || e.bytes > 1<<60 || e.start < 0:
-			return nil, fmt.Errorf("table %s: a row with start %d, device %d, %d bytes", table, e.start, device, e.bytes)
+		case device < 0 || device > math.MaxInt32:
+			return nil, l.bad(colDevice, "%d, not the number of a device", device)
+		case e.bytes < 0 || e.bytes > 1<<60:
+			return nil, l.bad(colBytes, "%d, which no device can hold", e.bytes)
+		case e.start < 0:
+			return nil, l.bad(colStart, "%d, before the report's clock began", e.start)
 		default:
 			// Static variables have neither stream nor process of interest, but
 			// live at addresses of their process like everything else.
@@ -340,12 +464,32 @@ func (d *database) sessionStart() (int64, error) {
 	if err != nil || !cols["utcepochns"] {
 		return 0, err
 	}
-	var ns int64
-	err = d.db.QueryRowContext(d.ctx, `SELECT coalesce(utcEpochNs, 0) FROM `+t+` LIMIT 1`).Scan(&ns)
-	if errors.Is(err, sql.ErrNoRows) || ns < 0 || ns > math.MaxInt64/2 {
+	l := newLine(t, "utcEpochNs")
+	err = d.first(l, `coalesce(utcEpochNs, 0)`, "")
+	if errors.Is(err, sql.ErrNoRows) {
 		return 0, nil
 	}
-	return ns, err
+	if err != nil {
+		return 0, err
+	}
+	ns := l.int(0)
+	if ns < 0 || ns > math.MaxInt64/2 {
+		ns = 0
+	}
+	return ns, l.err
+}
+
+// first takes the first row of l's table that where holds for.
+func (d *database) first(l *line, columns, where string, args ...any) error {
+	rowid, err := d.rowid(l.table)
+	if err != nil {
+		return err
+	}
+	query := `SELECT ` + rowid + `, ` + columns + ` FROM ` + l.table + where
+	if rowid != "NULL" {
+		query += " ORDER BY rowid"
+	}
+	return l.scan(d.db.QueryRowContext(d.ctx, query+` LIMIT 1`, args...))
 }
 
 // device looks up the name and bytes of a CUDA device.
@@ -361,20 +505,27 @@ func (d *database) device(n int64) (name string, total int64, err error) {
 		return "", 0, err
 	}
 	if to["gpuid"] && to["cudaid"] {
-		gpu := n
-		err := d.db.QueryRowContext(d.ctx, `SELECT gpuId FROM `+mapping+` WHERE cudaId = ? ORDER BY rowid LIMIT 1`, n).Scan(&gpu)
+		l := newLine(mapping, "gpuId")
+		err := d.first(l, `coalesce(gpuId, NULL)`, ` WHERE cudaId = ?`, n)
+		if err == nil {
+			n, err = l.int(0), l.err
+		}
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return "", 0, err
 		}
-		n = gpu
 	}
 	memory := "0"
 	if cols["totalmemory"] {
 		memory = "coalesce(totalMemory, 0)"
 	}
-	err = d.db.QueryRowContext(d.ctx, `SELECT coalesce(name, ''), `+memory+` FROM `+gpus+` WHERE id = ? LIMIT 1`, n).Scan(&name, &total)
+	l := newLine(gpus, "name", "totalMemory")
+	err = d.first(l, `coalesce(name, ''), `+memory, ` WHERE id = ?`, n)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", 0, nil
 	}
-	return name, max(0, total), err
+	if err != nil {
+		return "", 0, err
+	}
+	name, total = l.text(0), max(0, l.int(1))
+	return name, total, l.err
 }
