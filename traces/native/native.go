@@ -455,12 +455,26 @@ func parseDigits(s []byte) (int64, bool) {
 	return n, true
 }
 
+// short is a value as a message has it.
+func short(v string) string {
+	const most = 40
+	if r := []rune(v); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return v
+}
+
 // set reads one pair. Unknown keys are ignored: they are somebody's comments.
 func (m *metadata) set(k, v string) error {
 	var err error
 	num := func(lo int64) int64 {
-		var n int64
-		if n, err = strconv.ParseInt(v, 10, 64); err == nil && n < lo {
+		n, e := strconv.ParseInt(v, 10, 64)
+		switch {
+		case errors.Is(e, strconv.ErrRange):
+			err = fmt.Errorf("%s is out of range", short(v))
+		case e != nil:
+			err = fmt.Errorf("%q is not a whole number", short(v))
+		case n < lo:
 			err = fmt.Errorf("%d is below %d", n, lo)
 		}
 		return n
@@ -480,11 +494,15 @@ func (m *metadata) set(k, v string) error {
 		m.meta.Conf, m.meta.ConfKnown = v, true
 	case "fraction":
 		m.meta.Fraction, err = strconv.ParseFloat(v, 64)
-		if err == nil && !(m.meta.Fraction >= 0 && m.meta.Fraction <= 1) {
-			err = fmt.Errorf("%s is not between 0 and 1", v)
+		if err != nil {
+			err = fmt.Errorf("%q is not a number", short(v))
+		} else if !(m.meta.Fraction >= 0 && m.meta.Fraction <= 1) {
+			err = fmt.Errorf("%s is not between 0 and 1", short(v))
 		}
 	case "sidecar":
-		m.meta.Sidecar, err = strconv.ParseBool(v)
+		if m.meta.Sidecar, err = strconv.ParseBool(v); err != nil {
+			err = fmt.Errorf("%q is neither true nor false", short(v))
+		}
 	case "device_name":
 		m.meta.DeviceName = v
 	case "device_total":

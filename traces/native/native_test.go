@@ -296,6 +296,53 @@ func TestParquetDamage(t *testing.T) {
 	}
 }
 
+// TestDamageWords damages each byte of a file in turn: whatever comes of it, the
+// words are a user's, not the decoder's.
+func TestDamageWords(t *testing.T) {
+	golden, err := os.ReadFile("testdata/golden.parquet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for i := range golden {
+		for _, mask := range []byte{0x01, 0x80, 0xff} {
+			data := bytes.Clone(golden)
+			data[i] ^= mask
+			_, err := ReadParquet(context.Background(), bytes.NewReader(data), int64(len(data)), "x")
+			if err == nil {
+				continue
+			}
+			refused++
+			for _, bad := range []string{"runtime", "slice", "thrift", "decod", "struct", "strconv", "EOF", "parquet:", "interface", "\n"} {
+				if strings.Contains(err.Error(), bad) {
+					t.Fatalf("byte %d ^ %#x: %v", i, mask, err)
+				}
+			}
+		}
+	}
+	if refused == 0 {
+		t.Error("no damage was found")
+	}
+}
+
+// TestMetadataWords gives keys values that they cannot have.
+func TestMetadataWords(t *testing.T) {
+	for _, c := range [][3]string{
+		{"start_us", "soon", `start_us: "soon" is not a whole number`},
+		{"clock_us", "99999999999999999999", "clock_us: 99999999999999999999 is out of range"},
+		{"device", "-1", "device: -1 is below 0"},
+		{"fraction", "half", `fraction: "half" is not a number`},
+		{"fraction", "2", "fraction: 2 is not between 0 and 1"},
+		{"sidecar", "maybe", `sidecar: "maybe" is neither true nor false`},
+		{"device", strings.Repeat("x", 1000), `device: "` + strings.Repeat("x", 40) + `…" is not a whole number`},
+	} {
+		var m metadata
+		if err := m.set(c[0], c[1]); err == nil || err.Error() != c[2] {
+			t.Errorf("%s = %s: got %v, want %s", c[0], c[1], err, c[2])
+		}
+	}
+}
+
 func FuzzReadCSV(f *testing.F) {
 	seed, err := os.ReadFile("testdata/golden.csv")
 	if err != nil {

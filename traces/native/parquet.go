@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"strings"
 
@@ -22,6 +23,22 @@ func DetectParquet(head []byte) bool { return bytes.HasPrefix(head, []byte("PAR1
 
 // metaPrefix begins the keys of our metadata in a Parquet footer.
 const metaPrefix = "allocsim."
+
+// errDamaged is all that can be said when the decoder gives up anywhere.
+var errDamaged = errors.New("damaged Parquet file; export or copy it again")
+
+// damage is the error of a file of which the decoder says err; what says the
+// same to a user. Errors of reading are not the file's fault.
+func damage(err error, what string) error {
+	var disk *fs.PathError
+	if errors.As(err, &disk) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	if strings.Contains(err.Error(), "unsupported compression codec") {
+		return errors.New("the Parquet file is packed with a codec that is not read here; write it with zstd, snappy or gzip")
+	}
+	return fmt.Errorf("damaged Parquet file: %s; export or copy it again", what)
+}
 
 // rowsPerGroup keeps a row group small enough for streaming readers and large
 // enough to compress.
@@ -119,7 +136,7 @@ func ReadParquet(ctx context.Context, r io.ReaderAt, size int64, name string) (r
 	// The decoder is not ours, and the file may be anything.
 	defer func() {
 		if p := recover(); p != nil {
-			rec, err = nil, fmt.Errorf("damaged Parquet file: %v", p)
+			rec, err = nil, errDamaged
 		}
 	}()
 	var tail [8]byte
@@ -134,7 +151,7 @@ func ReadParquet(ctx context.Context, r io.ReaderAt, size int64, name string) (r
 	}
 	f, err := parquet.OpenFile(r, size, parquet.SkipBloomFilters(true), parquet.SkipPageIndex(true))
 	if err != nil {
-		return nil, err
+		return nil, damage(err, "its footer cannot be read")
 	}
 	var cols [numCols]int
 	var unsigned32 [numCols]bool
@@ -218,7 +235,7 @@ func readGroup(ctx context.Context, g parquet.RowGroup, cols *[numCols]int, unsi
 			}
 			var err error
 			if v[c], err = cur[c].next(); err != nil {
-				return fmt.Errorf("row %d (%s): %w", *n, colNames[c], err)
+				return damage(err, fmt.Sprintf("the values of column %s cannot be read from row %d on", colNames[c], *n))
 			}
 			if unsigned32[c] && !v[c].IsNull() {
 				v[c] = parquet.Int64Value(int64(v[c].Uint32()))
