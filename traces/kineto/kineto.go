@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -81,14 +82,37 @@ func (n *number) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
+// literal is the text of a value without its quotes, whatever its type; empty
+// for null. What it means is looked at by those who need it.
+type literal string
+
+func (l *literal) UnmarshalJSON(b []byte) error {
+	if s := strings.Trim(string(b), `"`); s != "null" {
+		*l = literal(s)
+	}
+	return nil
+}
+
+// show is the literal as a message has it.
+func (l literal) show() string {
+	const most = 40
+	if r := []rune(string(l)); len(r) > most {
+		l = literal(r[:most]) + "…"
+	}
+	return strconv.Quote(string(l))
+}
+
+// memoryKeys are the keys of memoryArgs.
+var memoryKeys = map[string]bool{"Device Type": true, "Device Id": true, "Addr": true, "Bytes": true, "Total Allocated": true, "Total Reserved": true}
+
 // chromeEvent is what is read of an event.
 type chromeEvent struct {
-	Name string      `json:"name"`
-	Ph   string      `json:"ph"`
-	Cat  string      `json:"cat"`
-	Ts   json.Number `json:"ts"`
-	Dur  json.Number `json:"dur"`
-	Args memoryArgs  `json:"args"`
+	Name string     `json:"name"`
+	Ph   string     `json:"ph"`
+	Cat  string     `json:"cat"`
+	Ts   literal    `json:"ts"`
+	Dur  literal    `json:"dur"`
+	Args memoryArgs `json:"args"`
 }
 
 type memoryArgs struct {
@@ -179,10 +203,10 @@ func Read(ctx context.Context, r io.Reader, name string) (*traces.Recording, err
 					var n number
 					err := n.UnmarshalJSON(text)
 					k.baseNS = n.v
-					return err
+					return keyError(key, err)
 				})
 			case "profile_memory":
-				return s.small(k.profiled.UnmarshalJSON)
+				return s.small(func(text []byte) error { return keyError(key, k.profiled.UnmarshalJSON(text)) })
 			}
 			_, err := s.value(false)
 			return err
@@ -195,6 +219,14 @@ func Read(ctx context.Context, r io.Reader, name string) (*traces.Recording, err
 		return nil, err
 	}
 	return k.recording(name)
+}
+
+// keyError adds the key that err is about.
+func keyError(key string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%q: %w", key, err)
+	}
+	return err
 }
 
 // small passes on the next value, decoded or not.
@@ -223,7 +255,7 @@ func (k *reader) event(text []byte) error {
 		if !memory {
 			return nil
 		}
-		return err
+		return explain(text)
 	}
 	oom := e.Name == string(oomName)
 	if !oom && e.Name != string(memoryName) {
@@ -266,9 +298,34 @@ func (k *reader) event(text []byte) error {
 	return nil
 }
 
+// explain says what is wrong with the text of an event that is no event.
+func explain(text []byte) error {
+	fields := make(map[string]json.RawMessage)
+	if json.Unmarshal(text, &fields) != nil {
+		return errors.New("not valid JSON of an event; write the trace again")
+	}
+	for _, key := range []string{"name", "ph", "cat"} {
+		var s string
+		if v, ok := fields[key]; ok && json.Unmarshal(v, &s) != nil {
+			return fmt.Errorf("its %q is %s, not text", key, literal(v).show())
+		}
+	}
+	args := make(map[string]json.RawMessage)
+	if json.Unmarshal(fields["args"], &args) != nil {
+		return fmt.Errorf("its \"args\" are %s, not an object in braces", literal(strings.Trim(string(fields["args"]), `"`)).show())
+	}
+	for _, key := range slices.Sorted(maps.Keys(args)) {
+		var n number
+		if memoryKeys[key] && n.UnmarshalJSON(args[key]) != nil {
+			return fmt.Errorf("its %q is %s, not a whole number", key, literal(strings.Trim(string(args[key]), `"`)).show())
+		}
+	}
+	return errors.New("not an event as the profiler writes it")
+}
+
 // nanoseconds reads a time in µs with up to three decimals exactly, which a
 // float64 cannot for times since the epoch.
-func nanoseconds(n json.Number) (int64, error) {
+func nanoseconds(n literal) (int64, error) {
 	s := string(n)
 	whole, frac, _ := strings.Cut(s, ".")
 	us, err := strconv.ParseInt(whole, 10, 64)
@@ -282,8 +339,11 @@ func nanoseconds(n json.Number) (int64, error) {
 		}
 	}
 	f, err := strconv.ParseFloat(s, 64)
-	if err != nil || math.Abs(f) > 9e15 {
-		return 0, fmt.Errorf("ts %q is not a time in µs", s)
+	if err != nil || !(math.Abs(f) <= 9e15) {
+		if s == "" {
+			return 0, errors.New("it has no time (ts)")
+		}
+		return 0, fmt.Errorf("its time (ts) is %s, not a number of µs", n.show())
 	}
 	return int64(f * 1000), nil
 }
