@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -203,7 +205,7 @@ func Load(nameOrYAML string) (Model, error) {
 func Parse(text []byte) (Model, error) {
 	var keys map[string]any
 	if err := yaml.UnmarshalStrict(text, &keys); err != nil {
-		return Model{}, fmt.Errorf("not a YAML mapping: %w", err)
+		return Model{}, notYAML(err)
 	}
 	if keys["family"] == nil {
 		return Model{}, fmt.Errorf("no family is given; one of %s", strings.Join(familyNames(), ", "))
@@ -227,15 +229,46 @@ func Parse(text []byte) (Model, error) {
 	if err := yaml.UnmarshalStrict(text, &m); err != nil {
 		var bad *json.UnmarshalTypeError
 		if errors.As(err, &bad) {
-			return Model{}, fmt.Errorf("%s: a %s where a value of type %s belongs", bad.Field, bad.Value, bad.Type)
+			return Model{}, fmt.Errorf("%s: a %s where %s belongs", bad.Field, bad.Value, kindName(bad.Type))
 		}
-		return Model{}, fmt.Errorf("reading the description: %w", err)
+		return Model{}, notYAML(err)
 	}
 	m.defaults()
 	if m.Name == "" {
 		m.Name = m.Family
 	}
 	return m, m.Validate()
+}
+
+// yamlLine finds the line and the reason in the words of the YAML parser.
+var yamlLine = regexp.MustCompile(`line (\d+): ([^\n]+)`)
+
+// notYAML is the error of a text of which the YAML parser says err. Of its words
+// only the line and the reason concern the user: that YAML is turned into JSON
+// on the way does not.
+func notYAML(err error) error {
+	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
+		return fmt.Errorf("line %s: %s; a model description is YAML", m[1], m[2])
+	}
+	if _, reason, ok := strings.Cut(err.Error(), "yaml: "); ok && !strings.Contains(reason, "\n") {
+		return fmt.Errorf("%s; a model description is YAML", reason)
+	}
+	return errors.New("not a model description in YAML, which has lines such as family: gpt2 and layers: 12")
+}
+
+// kindName is what a value of a type is called in YAML.
+func kindName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Int, reflect.Int64:
+		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list"
+	}
+	return "text"
 }
 
 func (m *Model) defaults() {
