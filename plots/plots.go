@@ -256,5 +256,6 @@ func printable(s string) string {
 	}, strings.ToValidUTF8(s, "?"))
 }
 
-// ErrNothing is returned by Render for a figure without data.
-var ErrNothing = errors.New("there is nothing to draw: the trace has no allocations")
+// ErrNothing is returned by Render for a figure without data: the trace has no
+// allocations, or all of them failed.
+var ErrNothing = errors.New("there is nothing to draw")

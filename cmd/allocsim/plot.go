@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"gonum.org/v1/plot/vg"
 
+	"allocsim/internal/bytesize"
 	"allocsim/planner"
 	"allocsim/planner/gpus"
 	"allocsim/plots"
@@ -175,7 +176,7 @@ func (p *plotting) run(cmd *cobra.Command, path string) error {
 	}
 	err = formats.WriteFile(p.out, func(w io.Writer) error { return plots.Render(w, fig, o) })
 	if errors.Is(err, plots.ErrNothing) {
-		return fmt.Errorf("%s: %w", path, err)
+		return fmt.Errorf("%s: %w", path, c.nothing())
 	}
 	if err != nil {
 		return err
@@ -219,6 +220,22 @@ type canvas struct {
 	shown  []string // the runs
 	notes  []string
 	tuning *planner.Tuning
+	limit  int64 // of the run that may take most; 0 = none or not simulated
+}
+
+// nothing says why a figure has no data.
+func (c *canvas) nothing() error {
+	if sim.Need(c.rec.Trace) == 0 {
+		return fmt.Errorf("%w: the trace has no allocations", plots.ErrNothing)
+	}
+	limit := c.limit
+	if limit == 0 { // as the recording ran
+		limit = c.cfg.Capacity
+		if c.cfg.Limit > 0 && (limit == 0 || c.cfg.Limit < limit) {
+			limit = c.cfg.Limit
+		}
+	}
+	return fmt.Errorf("every allocation fails in %s, so there is nothing to draw", bytesize.Format(limit))
 }
 
 // variant is one run to show.
@@ -313,7 +330,11 @@ func (c *canvas) tune() (*planner.Tuning, error) {
 func (c *canvas) simulate(v variant, obs ...sim.Observer) (*sim.Result, error) {
 	cfg := c.cfg
 	cfg.Policy = v.spec
-	return sim.Run(c.ctx, c.rec.Trace, cfg, obs...)
+	res, err := sim.Run(c.ctx, c.rec.Trace, cfg, obs...)
+	if err == nil {
+		c.limit = max(c.limit, limitOf(res))
+	}
+	return res, err
 }
 
 func (c *canvas) timeline() (plots.Figure, error) {

@@ -12,6 +12,7 @@ package report
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"html/template"
 	"io"
@@ -166,6 +167,7 @@ type traceView struct {
 	Sizes         template.HTML
 	Data          template.JS
 	Clock         bool
+	Nothing       string // says why there are no figures
 	Shown         string // says when not every block is described
 	Tables        []*table
 }
@@ -204,7 +206,7 @@ func (b *builder) page() (*view, error) {
 		return nil, err
 	}
 	if len(b.tuning.Candidates) > 1 {
-		if v.Pareto, err = figure(plots.ParetoOf(b.label(), b.tuning), 10, 5.2); err != nil {
+		if v.Pareto, err = figure(plots.ParetoOf(b.label(), b.tuning), 10, 5.2); err != nil && !errors.Is(err, plots.ErrNothing) {
 			return nil, err
 		}
 	}
@@ -341,6 +343,13 @@ func (b *builder) trace(i int) (*traceView, *source, error) {
 	if err := b.figures(tv, runs, i); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", in.Name, err)
 	}
+	if tv.Timeline == "" {
+		var limit int64
+		for _, r := range runs {
+			limit = max(limit, r.Limit)
+		}
+		tv.Nothing = "Every allocation fails in " + size(limit) + ", so there is nothing to draw."
+	}
 	for k, r := range runs {
 		b.notes = append(b.notes, r.result.Policy.Notes...)
 		tv.Runs = append(tv.Runs, runView{Index: k, Name: r.Name, Figure: sentence(r), First: k == 0})
@@ -388,6 +397,9 @@ func (b *builder) figures(tv *traceView, runs []*run, i int) error {
 	}{{&tv.Timeline, timeline, vg.Length(height)}, {&tv.Map, addresses, 4.6}, {&tv.Fragmentation, frag, 4.8}, {&tv.Sizes, sizes, 4.6}}
 	return parallel(b.ctx, b.o.Workers, len(draws), func(_ context.Context, k int) (err error) {
 		*draws[k].to, err = figure(draws[k].f, 10, draws[k].h)
+		if errors.Is(err, plots.ErrNothing) {
+			return nil // every allocation of the runs it shows fails
+		}
 		return err
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"io"
 	"regexp"
 	"strings"
 	"testing"
@@ -64,6 +65,38 @@ func TestVerdicts(t *testing.T) {
 			if !strings.Contains(page, w) {
 				t.Errorf("%v: the report does not say %q", c.inputs, w)
 			}
+		}
+	}
+}
+
+// TestEveryAllocationFails: there is a verdict and no figure, unless a setting
+// makes some succeed; a trace without allocations is refused.
+func TestEveryAllocationFails(t *testing.T) {
+	in := bundled(t, "gnn__default")
+	in.Job.Base.Capacity = 1 << 20
+	page := write(t, in)
+	for _, w := range []string{"No setting can help: 5.45 GiB are missing.", "Every allocation fails in 1 MiB, so there is nothing to draw."} {
+		if !strings.Contains(text(page), w) {
+			t.Errorf("the report does not say %q", w)
+		}
+	}
+	if strings.Contains(page, `class="interactive"`) || strings.Contains(page, "<figure></figure>") {
+		t.Error("the report has charts of nothing")
+	}
+	in = bundled(t, "gnn__default")
+	in.Job.Base.Capacity = 24 << 30
+	in.Job.Base.Policy = plotstest.Spec(t, "torch:per_process_memory_fraction:0.00001")
+	page = write(t, in)
+	if !strings.Contains(page, `class="interactive"`) || strings.Contains(page, "<figure></figure>") {
+		t.Error("the report lacks the charts of the settings that work, or has empty ones")
+	}
+	tr, _, err := traces.NewBuilder(0).Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, inputs := range [][]Input{{made(t, tr)}, {bundled(t, "gnn__default"), made(t, tr)}} {
+		if _, err := Write(context.Background(), io.Discard, inputs, Options{}); err == nil || !strings.Contains(err.Error(), "no requests") {
+			t.Errorf("a trace without allocations: %v", err)
 		}
 	}
 }
