@@ -134,6 +134,9 @@ func (p *plotting) run(cmd *cobra.Command, path string) error {
 	if p.out == "" {
 		return errors.New("say where the figure goes: -o FILE.png, FILE.svg or FILE.pdf")
 	}
+	if p.rows < 1 {
+		return fmt.Errorf("--rows %d: give 1 or more", p.rows)
+	}
 	if err := e.keepInput(path, p.out); err != nil {
 		return err
 	}
