@@ -28,7 +28,7 @@ type Compare struct {
 	// Source names the trace.
 	Source   string
 	Outcomes []Outcome
-	// Bound is the most bytes that live at once.
+	// Bound is the most bytes that live at once, or would have to.
 	Bound int64
 	// Limit is the bytes the allocator may take; 0 = none.
 	Limit int64
@@ -95,7 +95,7 @@ func (p *Compare) draw(s *sheet) error {
 			name := s.bold(scale, th.text)
 			facts := s.style(scale*0.95, th.muted)
 			text := fmt.Sprintf("%s reserved", bytesize.Format(o.Reserved))
-			if p.Bound > 0 {
+			if p.Bound > 0 && o.OOMs == 0 { // what failed is missing from the peak
 				text += fmt.Sprintf(", %.2f × bound", float64(o.Reserved)/float64(p.Bound))
 			}
 			text += ", stall " + duration(o.StallUS)

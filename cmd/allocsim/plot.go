@@ -416,7 +416,8 @@ func (c *canvas) compare() (plots.Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	fig := &plots.Compare{Source: c.source, Bound: sim.Bound(c.rec.Trace)}
+	// As the compare command has it: with the requests that failed.
+	fig := &plots.Compare{Source: c.source, Bound: sim.Need(c.rec.Trace)}
 	bar := c.env.a.progress("simulating", "runs")
 	defer bar.Done()
 	for i, v := range vs {

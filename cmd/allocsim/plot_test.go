@@ -103,3 +103,27 @@ func TestReport(t *testing.T) {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
+
+// TestCompareBound: the figure shows the bound that the compare command prints,
+// also for a recording in which requests failed.
+func TestCompareBound(t *testing.T) {
+	atRoot(t)
+	out := filepath.Join(t.TempDir(), "c.svg")
+	in := "testdata/recordings/oom_retry__f12.pickle.zst"
+	if _, errs, code := execute(t, "", "plot", in, "--kind", "compare", "--policy", "torch", "-o", out); code != 0 {
+		t.Fatalf("exit code %d: %s", code, errs)
+	}
+	stdout, errs, code := execute(t, "", "compare", in)
+	_, rest, ok := strings.Cut(stdout, "bound: ")
+	bound, _, ok2 := strings.Cut(rest, " live at once")
+	if code != 0 || !ok || !ok2 {
+		t.Fatalf("exit code %d: %s%s", code, stdout, errs)
+	}
+	fig, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "bound: most live at once, " + bound; !strings.Contains(string(fig), want) {
+		t.Errorf("the figure does not say %q", want)
+	}
+}
