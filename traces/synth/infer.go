@@ -88,7 +88,9 @@ func (n *net) setCache(c *kvCache) { n.cache = c }
 func (p *program) infer() {
 	e, o := p.e, p.o
 	e.NoGrad(func() {
+		steps := p.newForecast()
 		for step := range o.Steps {
+			steps.begin()
 			p.mark(step, false)
 			items, length := p.s.next()
 			p.amp(func() {
@@ -108,6 +110,7 @@ func (p *program) infer() {
 				e.EmptyCache()
 			}
 			p.mark(step, true)
+			steps.end(o.Steps - step - 1)
 		}
 	})
 }

@@ -210,6 +210,54 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// TestForecast refuses what is too long early, and nothing that is not: a limit
+// of exactly the events of the program will do, one less will not.
+func TestForecast(t *testing.T) {
+	for _, o := range []synth.Options{
+		{Steps: 9},
+		{Steps: 5, Accumulate: 7},
+		{Steps: 9, Precision: synth.FP16AMP, SkippedSteps: 2},
+		{Steps: 9, Precision: synth.FP16AMP, SkippedSteps: 5},
+		{Steps: 9, ZeroGradFirst: true, HoldBatch: true},
+		{Steps: 9, Zero: 3, DP: 4, Accumulate: 4},
+		{Steps: 9, PP: 2, Accumulate: 4},
+		{Steps: 9, Checkpoint: synth.SqrtCheckpoint, EmptyCacheEvery: 4},
+		{Steps: 9, Fault: synth.KeepOutputs},
+		{Steps: 9, Fault: synth.KeepGraph},
+		{Steps: 9, Fault: synth.NewOptimizer},
+		{Steps: 9, Fault: synth.LeakOptimizer},
+		{Steps: 12, Lengths: "uniform:1-256", TokenBudget: 512},
+		{Steps: 12, Lengths: "list:200,200,200,1"},
+		{Steps: 12, Batches: []int64{8, 8, 8, 1}},
+		{Steps: 9, Mode: synth.Infer, NewTokens: 4},
+		{Steps: 9, Mode: synth.Infer, NewTokens: 4, KVCache: "paged"},
+		{Steps: 12, Mode: synth.Infer, NewTokens: 1, KVCache: "paged", KVBlock: 1, Lengths: "list:256,256,256,1,1,1,1,1"},
+	} {
+		m := load(t, "gpt2")
+		m.Layers = 2
+		tr, err := synth.Generate(context.Background(), m, o)
+		if err != nil {
+			t.Fatalf("%+v: %v", o, err)
+		}
+		o.MaxEvents = len(tr.Events)
+		if _, err := synth.Generate(context.Background(), m, o); err != nil {
+			t.Errorf("%+v: %v", o, err)
+		}
+		o.MaxEvents--
+		if _, err := synth.Generate(context.Background(), m, o); err == nil || !strings.HasSuffix(err.Error(), fmt.Sprintf("too many events: more than %d", o.MaxEvents)) {
+			t.Errorf("%+v: got %v", o, err)
+		}
+		// So many that only foresight ends the test.
+		if o.KVCache == "paged" && o.Lengths != "" {
+			continue
+		}
+		o.MaxEvents, o.Steps = 0, 1<<24
+		if _, err := synth.Generate(context.Background(), m, o); err == nil || !strings.Contains(err.Error(), "too many events") {
+			t.Errorf("%+v: got %v", o, err)
+		}
+	}
+}
+
 // BenchmarkGenerate makes three training steps of BERT-large, about 18,000
 // events.
 func BenchmarkGenerate(b *testing.B) {

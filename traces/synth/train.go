@@ -318,7 +318,9 @@ func (p *program) zeroGrad() {
 // train runs the training steps.
 func (p *program) train() {
 	e, o := p.e, p.o
+	steps, micros := p.newForecast(), p.newForecast()
 	for step := range o.Steps {
+		steps.begin()
 		p.mark(step, false)
 		if o.ZeroGradFirst && step > 0 {
 			p.zeroGrad()
@@ -326,8 +328,10 @@ func (p *program) train() {
 		if o.PP > 1 {
 			p.pipeline()
 		} else {
-			for range o.Accumulate {
+			for i := range o.Accumulate {
+				micros.begin()
 				p.micro()
+				micros.end(o.Steps*o.Accumulate - step*o.Accumulate - i - 1)
 			}
 		}
 		p.update()
@@ -335,6 +339,44 @@ func (p *program) train() {
 			e.EmptyCache()
 		}
 		p.mark(step, true)
+		steps.end(o.Steps - step - 1)
+	}
+}
+
+// forecast tells early that a program of many equal rounds makes too many
+// events, from the shortest of the first few.
+type forecast struct {
+	e     *eager.Engine
+	share int // a round to come makes at least 1/share of the least events; 0: unknown
+	first int // events when the round began
+	least int // events of the shortest round
+	seen  int
+}
+
+func (p *program) newForecast() *forecast {
+	f := &forecast{e: p.e, share: 1}
+	// Where the lengths vary, so do a few choices of kernels, and the pages of
+	// a cache without any bound that the first rounds would show.
+	if l := p.s.l.kind; l != "fixed" || len(p.o.Batches) > 0 {
+		f.share = 16
+		if p.o.KVCache == "paged" {
+			f.share = 0
+		}
+	}
+	return f
+}
+
+func (f *forecast) begin() { f.first = f.e.Events() }
+
+// end is called after a round, of which left are to come. The first rounds are
+// peculiar (no gradients yet, no optimizer states), so it takes three.
+func (f *forecast) end(left int) {
+	n := f.e.Events() - f.first
+	if f.seen++; f.seen == 1 || n < f.least {
+		f.least = n
+	}
+	if f.seen >= 3 && f.share > 0 {
+		f.e.Foresee(f.least / f.share * left)
 	}
 }
 

@@ -147,7 +147,19 @@ func (e *Engine) tick() {
 		}
 	}
 	if n >= e.maxEvents {
-		panic(abort{fmt.Errorf("%w: more than %d", ErrTooLong, e.maxEvents)})
+		e.tooLong()
+	}
+}
+
+func (e *Engine) tooLong() {
+	panic(abort{fmt.Errorf("%w: more than %d", ErrTooLong, e.maxEvents)})
+}
+
+// Foresee ends a program that is going to make at least more events beyond the
+// limit at once, instead of when it gets there.
+func (e *Engine) Foresee(more int) {
+	if more > e.maxEvents-e.b.Len() {
+		e.tooLong()
 	}
 }
 
