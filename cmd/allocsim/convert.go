@@ -31,7 +31,8 @@ func newConvert(a *app) *cobra.Command {
 .gz or .zst after any of these packs the file. Counter tracks are for looking at
 beside a kernel timeline: OUT.json has the requested bytes, OUT.perfetto.json
 the curves of a simulation (reserved, allocated, active) of the recorded
-configuration, or that of --conf or --policy. What the format cannot carry is
+configuration, or that of --conf or --policy (these and the flags of the device
+go with OUT.perfetto.json only). What the format cannot carry is
 said, and stays with the file where it has room for notes.`,
 		Example: `  allocsim convert snapshot.pickle trace.csv
   allocsim convert trace.csv trace.parquet
@@ -46,6 +47,11 @@ said, and stays with the file where it has room for notes.`,
 			}
 			if strings.HasSuffix(strings.ToLower(formats.PlainName(args[1])), ".perfetto.json") {
 				return env.convertCurves(cmd, args[0], args[1])
+			}
+			for _, name := range simulationFlags {
+				if cmd.Flags().Changed(name) {
+					return fmt.Errorf("--%s says how to simulate, which only OUT.perfetto.json needs; leave it out for %s, which holds the requests as recorded", name, args[1])
+				}
 			}
 			tr, err := env.replayable(cmd.Context(), args[0])
 			if err != nil {
@@ -67,6 +73,9 @@ said, and stays with the file where it has room for notes.`,
 	env.addDevice(cmd)
 	return cmd
 }
+
+// simulationFlags are those of convert that matter only where it simulates.
+var simulationFlags = []string{"conf", "policy", "capacity", "gpu", "catalogue", "memory-fraction", "torch"}
 
 // formatList is the formats that can be written, for the help text.
 func formatList() string {

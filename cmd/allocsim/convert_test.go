@@ -8,6 +8,33 @@ import (
 	"testing"
 )
 
+// TestSimulationFlags makes convert refuse what would change nothing in OUT.
+func TestSimulationFlags(t *testing.T) {
+	dir := t.TempDir()
+	in := filepath.Join(dir, "n.csv")
+	if err := os.WriteFile(in, []byte("time_us,action,id,size\n0,alloc,1,512\n1,free,1,\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, flags := range []string{"--gpu nope", "--gpu=T4", "--conf=", "--policy bfc", "--capacity 1GiB", "--torch 2.11", "--memory-fraction 0.5", "--catalogue cards.csv"} {
+		for _, out := range []string{"x.csv", "x.parquet.zst", "x.json"} {
+			out = filepath.Join(dir, out)
+			_, stderr, code := execute(t, "", append([]string{"convert", in, out}, strings.Fields(flags)...)...)
+			name, _, _ := strings.Cut(strings.Fields(flags)[0], "=")
+			if code != exitUsage || !strings.Contains(stderr, name+" says how to simulate, which only OUT.perfetto.json needs") || strings.Count(stderr, "\n") != 1 {
+				t.Errorf("%s %s: exit code %d, stderr %q", out, flags, code, stderr)
+			}
+			if _, err := os.Stat(out); err == nil {
+				t.Errorf("%s %s: the file was written", out, flags)
+			}
+		}
+	}
+	for _, out := range []string{"y.perfetto.json", "y.perfetto.json.gz"} {
+		if _, stderr, code := execute(t, "", "convert", in, filepath.Join(dir, out), "--capacity", "1GiB", "--torch", "2.11"); code != 0 {
+			t.Errorf("%s: exit code %d, stderr %q", out, code, stderr)
+		}
+	}
+}
+
 // TestKeepInput makes commands that write files refuse to write over what they
 // read: the input, the same file by another name, and its sidecar.
 func TestKeepInput(t *testing.T) {
