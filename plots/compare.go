@@ -87,6 +87,9 @@ func (p *Compare) draw(s *sheet) error {
 	row := (h - s.size*3) / vg.Length(n)
 	// Text shrinks before rows run into each other.
 	scale := min(0.95, float64(row/s.size)/2.6)
+	if scale < 0.55 {
+		return errRoom
+	}
 	pl.Add(gridX{s.line(th.grid, 0.5)}, plotterFunc(func(c draw.Canvas, p2 *plot.Plot) {
 		trX, trY := p2.Transforms(&c)
 		for i, o := range p.Outcomes {
@@ -135,6 +138,9 @@ func (p *Compare) draw(s *sheet) error {
 			}
 		}
 	}))
+	if err := s.fits(pl, s.c); err != nil || s.dry {
+		return err
+	}
 	pl.Draw(s.c)
 	return nil
 }

@@ -58,6 +58,9 @@ func (f *Fit) draw(s *sheet) error {
 	}
 	left = min(left+usable+s.size*1.6, w*0.5)
 	colW := (w - left) / vg.Length(m)
+	if colW < s.size*5 {
+		return errRoom
+	}
 	headRows := 1
 	for _, setting := range f.Settings {
 		headRows = max(headRows, len(s.wrap(head, breakable(setting), colW-s.size*0.6, 3)))
@@ -67,6 +70,9 @@ func (f *Fit) draw(s *sheet) error {
 	size := min(0.95, float64(rowH/s.size)/1.25)
 	if size < 0.55 {
 		return fmt.Errorf("%d cards need a higher figure: --height %.1fin or more", n, (float64(headH)+float64(n)*float64(s.size)*0.55*1.3+float64(s.options.Height-h))/72)
+	}
+	if s.dry {
+		return nil
 	}
 	name = s.style(size, th.text)
 	label := s.style(0.82, th.muted)

@@ -97,11 +97,13 @@ func (f *Fragmentation) draw(s *sheet) error {
 		lower.Y.Tick.Marker = ticks{unit: unit{"%", 1e4}, step: step * 1e4}
 		lower.Y.Label.Text = "External (%)"
 		lower.Add(s.grid(false), s.stroke(span, g.External, external))
+		stacked, shares := []*plot.Plot{upper, lower}, []float64{1 - share, share}
 		if !two {
-			upper.Draw(cell)
-			continue
+			stacked, shares = stacked[:1], []float64{1}
 		}
-		s.stack(cell, []*plot.Plot{upper, lower}, []float64{1 - share, share})
+		if err := s.stack(cell, stacked, shares); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -121,10 +123,13 @@ func (n noLabels) Ticks(low, high float64) []plot.Tick {
 
 // stack draws plots above one another with their data areas aligned left and
 // right; shares are their parts of the height.
-func (s *sheet) stack(c draw.Canvas, ps []*plot.Plot, shares []float64) {
+func (s *sheet) stack(c draw.Canvas, ps []*plot.Plot, shares []float64) error {
 	// The labels of either axis take what the widest needs.
 	left, right := c.Min.X, c.Max.X
 	for _, p := range ps {
+		if err := s.fits(p, c); err != nil {
+			return err
+		}
 		d := p.DataCanvas(c)
 		left, right = max(left, d.Min.X), min(right, d.Max.X)
 	}
@@ -141,6 +146,12 @@ func (s *sheet) stack(c draw.Canvas, ps []*plot.Plot, shares []float64) {
 		d := p.DataCanvas(cell)
 		cell.Min.X += left - d.Min.X
 		cell.Max.X -= d.Max.X - right
-		p.Draw(cell)
+		if err := s.fits(p, cell); err != nil {
+			return err
+		}
+		if !s.dry {
+			p.Draw(cell)
+		}
 	}
+	return nil
 }

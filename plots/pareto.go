@@ -149,6 +149,9 @@ func (p *Pareto) draw(s *sheet) error {
 			c.FillText(num, spot, label)
 		}
 	}))
+	if err := s.fits(pl, s.c); err != nil || s.dry {
+		return err
+	}
 	pl.Draw(s.c)
 	return nil
 }

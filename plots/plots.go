@@ -30,6 +30,7 @@ import (
 	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/recorder"
 	"gonum.org/v1/plot/vg/vgimg"
 	"gonum.org/v1/plot/vg/vgpdf"
 	"gonum.org/v1/plot/vg/vgsvg"
@@ -138,7 +139,9 @@ func Render(w io.Writer, f Figure, o Options) error {
 		title = o.Title
 	}
 	s.begin(title, below)
-	if err := f.draw(s); err != nil {
+	if err := f.draw(s); errors.Is(err, errRoom) {
+		return roomFor(f, o, th, title, below)
+	} else if err != nil {
 		return err
 	}
 	var b bytes.Buffer
@@ -154,6 +157,43 @@ func Render(w io.Writer, f Figure, o Options) error {
 	}
 	_, err := w.Write(out)
 	return err
+}
+
+// errRoom is returned by a figure's draw when a panel would have no room for
+// its data.
+var errRoom = errors.New("too little room")
+
+// roomFor is the error for a figure that is too small for its parts: it says
+// what is enough, in height if that does, else in width, else in both.
+func roomFor(f Figure, o Options, th *theme, title, below string) error {
+	enough := func(w, h vg.Length) bool {
+		o := o
+		o.Width, o.Height = w, h
+		s := &sheet{theme: th, options: o, dots: 1, dry: true}
+		s.c = draw.NewCanvas(&recorder.Canvas{}, w, h)
+		s.begin(title, below)
+		return f.draw(s) == nil
+	}
+	const step = vg.Inch / 10
+	up := func(x, scale vg.Length) vg.Length { return vg.Length(math.Ceil(float64(x*scale/step))) * step }
+	// No more than a page is high or a poster is wide.
+	const tallest, widest = 12 * vg.Inch, 48 * vg.Inch
+	for k := vg.Length(1); up(o.Height, k) <= tallest; k *= 1.03 {
+		if h := up(o.Height, k); enough(o.Width, h) {
+			return fmt.Errorf("the figure is too small for its parts: it needs --height %.1fin or more", h.Points()/72)
+		}
+	}
+	for k := vg.Length(1); up(o.Width, k) <= widest; k *= 1.03 {
+		if w := up(o.Width, k); enough(w, o.Height) {
+			return fmt.Errorf("the figure is too small for its parts: it needs --width %.1fin or more", w.Points()/72)
+		}
+	}
+	for k := vg.Length(1); max(up(o.Width, k), up(o.Height, k)) <= maxSide; k *= 1.03 {
+		if w, h := up(o.Width, k), up(o.Height, k); enough(w, h) {
+			return fmt.Errorf("the figure is too small for its parts: it needs --width %.1fin --height %.1fin or more", w.Points()/72, h.Points()/72)
+		}
+	}
+	return errors.New("no figure has room for so many parts; show fewer")
 }
 
 func (o *Options) check() error {

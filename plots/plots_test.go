@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -462,6 +463,44 @@ func TestImpossibleFigures(t *testing.T) {
 	}
 	if _, err := FormatOf("figure.gif"); err == nil {
 		t.Error("FormatOf takes .gif")
+	}
+}
+
+// TestTooSmall: a figure too small for its parts is refused in one line with a
+// size that is enough.
+func TestTooSmall(t *testing.T) {
+	footer := strings.Repeat("allocsim plot gnn.pickle --kind x ", 12)
+	figs := figures(t, "gnn__default")
+	many := *figs["fragmentation"].(*Fragmentation)
+	for len(many.Runs) < 20 {
+		many.Runs = append(many.Runs, many.Runs[0])
+	}
+	figs["twenty"] = &many
+	read := regexp.MustCompile(`^[^\n]*? (?:--width ([0-9.]+)in )?(?:--height ([0-9.]+)in )?or more$`)
+	for kind, f := range figs {
+		o := Options{Format: SVG, Width: minWidth, Height: minHeight, Footer: footer}
+		if kind == "twenty" {
+			o.Width, o.Height = DefaultWidth, DefaultHeight
+		}
+		err := Render(io.Discard, f, o)
+		if err == nil {
+			t.Errorf("%s of %v × %v points was drawn", kind, o.Width, o.Height)
+			continue
+		}
+		m := read.FindStringSubmatch(err.Error())
+		if m == nil || m[1]+m[2] == "" {
+			t.Errorf("%s: %q does not say what is enough", kind, err)
+			continue
+		}
+		for i, to := range []*vg.Length{&o.Width, &o.Height} {
+			if m[i+1] != "" {
+				x, _ := strconv.ParseFloat(m[i+1], 64)
+				*to = vg.Length(x) * vg.Inch
+			}
+		}
+		if again := Render(io.Discard, f, o); again != nil {
+			t.Errorf("%s: %q, and then: %v", kind, err, again)
+		}
 	}
 }
 

@@ -101,6 +101,22 @@ type sheet struct {
 	dots float64
 	size vg.Length // of text
 	gap  vg.Length
+	// dry only finds out whether there is room.
+	dry bool
+}
+
+// fits reports errRoom when a plot in a cell would have next to no room for its
+// data between the axes.
+func (s *sheet) fits(p *plot.Plot, cell draw.Canvas) error {
+	least := vg.Point{X: s.size * 5, Y: s.size * 2}
+	// What the labels of a cell without room leave is not defined.
+	if c := cell.Size(); c.X < least.X || c.Y < least.Y {
+		return errRoom
+	}
+	if d := p.DataCanvas(cell).Size(); d.X < least.X || d.Y < least.Y {
+		return errRoom
+	}
+	return nil
 }
 
 // begin draws background, title and footer and leaves the middle.

@@ -193,8 +193,7 @@ func (z *Sizes) draw(s *sheet) error {
 	upper.Add(s.grid(false), bars(z.Bins, func(b *SizeBin) (float64, float64) { return 0, float64(b.Requests) }, th.life[1]), lines(true))
 	lower.Add(s.grid(false), bars(z.Bins, func(b *SizeBin) (float64, float64) { return 0, float64(b.Requested) }, th.life[1]),
 		bars(z.Bins, func(b *SizeBin) (float64, float64) { return float64(b.Requested), float64(b.Charged) }, th.reserved), lines(false))
-	s.stack(s.c, []*plot.Plot{upper, lower}, []float64{0.45, 0.55})
-	return nil
+	return s.stack(s.c, []*plot.Plot{upper, lower}, []float64{0.45, 0.55})
 }
 
 // bars draws a bar from low to high for each bin.

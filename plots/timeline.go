@@ -177,6 +177,11 @@ func (s *sheet) panels(n int, heading func(i int) (name, below string), make_ fu
 	rows := (n + cols - 1) / cols
 	pad := s.size * 1.6
 	pw, ph := (w-pad*vg.Length(cols-1))/vg.Length(cols), (h-pad*0.6*vg.Length(rows-1))/vg.Length(rows)
+	type panel struct {
+		plot *plot.Plot
+		cell draw.Canvas
+	}
+	var ps []panel
 	for i := range n {
 		col, row := i%cols, i/cols
 		x := c.Min.X + vg.Length(col)*(pw+pad)
@@ -193,7 +198,17 @@ func (s *sheet) panels(n int, heading func(i int) (name, below string), make_ fu
 			}
 			cell.Max.Y -= s.gap * 0.5
 		}
-		make_(i, pw, cell.Max.Y-cell.Min.Y).Draw(cell)
+		p := make_(i, pw, cell.Max.Y-cell.Min.Y)
+		if err := s.fits(p, cell); err != nil {
+			return err
+		}
+		ps = append(ps, panel{p, cell})
+	}
+	if s.dry {
+		return nil
+	}
+	for _, p := range ps {
+		p.plot.Draw(p.cell)
 	}
 	return nil
 }
