@@ -57,12 +57,13 @@ func TestMerge(t *testing.T) {
 		}
 		var doc any = events
 		if rapid.Bool().Draw(rt, "object") {
-			m := map[string]any{"traceEvents": events}
+			m := map[string]any{}
 			for range rapid.IntRange(0, 3).Draw(rt, "keys") {
 				// Keys that sort before and after, values that look like it.
 				k := rapid.SampledFrom([]string{"a", "b", "z", "traceEvent"}).Draw(rt, "key") + text.Draw(rt, "rest")
 				m[k] = rapid.SampledFrom([]any{"traceEvents", map[string]any{"traceEvents": []any{1.0}}, []any{"traceEvents"}, nil}).Draw(rt, "value")
 			}
+			m["traceEvents"] = events
 			doc = m
 		}
 		in, err := json.MarshalIndent(doc, "", rapid.SampledFrom([]string{"", " "}).Draw(rt, "indent"))
