@@ -53,8 +53,8 @@ func unquote(s []byte) ([]byte, bool) {
 	return out, true
 }
 
-// rawUnicode decodes the argument of UNICODE: Latin-1 with \uXXXX and
-// \UXXXXXXXX escapes, to UTF-8.
+// rawUnicode decodes the argument of UNICODE, Latin-1 with \u escapes of four
+// and \U escapes of eight hexadecimal digits, to UTF-8.
 func rawUnicode(s []byte) ([]byte, bool) {
 	plain := true
 	for _, c := range s {
