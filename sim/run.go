@@ -18,6 +18,10 @@ const maxOOMs = 1000
 // cancelEvery is how many events run between two looks at the context.
 const cancelEvery = 1 << 16
 
+// giveUpEvery is how many events run between two questions to Config.GiveUp:
+// few enough to save most of a lost run, many enough to cost nothing.
+const giveUpEvery = 1 << 8
+
 // Run replays a trace under a configuration. It returns an error for a policy
 // or device that fails for another reason than lack of memory, for a trace
 // that frees what it must not, and when ctx ends.
@@ -163,17 +167,34 @@ func (r *Runner) start(tr *traces.Trace, cfg Config, obs []Observer) (*running, 
 
 // events runs Events[from:to].
 func (r *running) events(ctx context.Context, from, to int) error {
+	step := cancelEvery
+	if r.cfg.GiveUp != nil {
+		step = giveUpEvery
+	}
 	for from < to && !r.res.Stopped {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		end := min(from+cancelEvery, to)
+		if r.cfg.GiveUp != nil && r.cfg.GiveUp(r.progress()) {
+			r.res.Stopped = true
+			return nil
+		}
+		end := min(from+step, to)
 		if err := r.batch(from, end); err != nil {
 			return err
 		}
 		from = end
 	}
 	return nil
+}
+
+func (r *running) progress() Progress {
+	st := r.policy.Stats()
+	p := Progress{ReservedPeak: st.ReservedBytes[policies.All].Peak, NumOOMs: st.NumOOMs, Failed: !r.res.Completed}
+	if r.model != nil {
+		p.Driver = r.model.Driver()
+	}
+	return p
 }
 
 func (r *running) batch(from, to int) error {
@@ -279,7 +300,7 @@ func (r *running) failed(k int, e *traces.Event, err error) error {
 			r.res.Stopped = true
 		}
 	}
-	if len(r.res.OOMs) >= maxOOMs {
+	if r.cfg.Brief || len(r.res.OOMs) >= maxOOMs {
 		return nil
 	}
 	segments := r.policy.Segments(nil)

@@ -54,6 +54,24 @@ type Config struct {
 	// StopAtOOM ends the run at the first OOM that the recording does not
 	// have.
 	StopAtOOM bool
+	// GiveUp, if not nil, is asked every few hundred events with what the run
+	// has done so far; true ends it early (Result.Stopped is then true). When
+	// it is asked depends on the trace only.
+	GiveUp func(Progress) bool
+	// Brief counts OOMs without describing them (Result.OOMs stays empty): a
+	// description looks at every block, which a search that meets thousands of
+	// OOMs need not pay for.
+	Brief bool
+}
+
+// Progress is what a run has done so far. None of it is ever undone: numbers
+// only grow.
+type Progress struct {
+	ReservedPeak int64 // bytes
+	NumOOMs      int64
+	// Failed reports that Result.Completed will be false.
+	Failed bool
+	Driver Driver
 }
 
 // Addresses is a rule for the addresses of cudaMalloc.
@@ -129,7 +147,7 @@ type Result struct {
 	// served (an OOM that the recording has too does not count against it
 	// unless an allocation that worked in the recording failed here).
 	Completed bool
-	// Stopped reports that MaxReserved or StopAtOOM ended the run early.
+	// Stopped reports that MaxReserved, StopAtOOM or GiveUp ended the run early.
 	Stopped bool
 	// Events is the number of events run.
 	Events int
@@ -142,6 +160,11 @@ type Result struct {
 	AtPeak *Fragmentation
 	// Notes are the trace's and the policy's notes and those of this run.
 	Notes []string
+}
+
+// Progress is the outcome in the form in which GiveUp has seen it grow.
+func (r *Result) Progress() Progress {
+	return Progress{r.Stats.ReservedBytes[policies.All].Peak, r.Stats.NumOOMs, !r.Completed, r.Driver}
 }
 
 // Utilization is peak allocated / peak reserved, 0 when nothing was reserved.
