@@ -33,31 +33,24 @@ func SampleSpan(ctx context.Context, tr *traces.Trace, cfg Config, workers int) 
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
-	cfg.Detail, cfg.Addresses = false, AddressesDriver
-	results := make([]*Result, SpanOrders+1)
+	cfg.Detail, cfg.Brief, cfg.Addresses = false, true, AddressesDriver
 	first, err := Run(ctx, tr, cfg)
 	if err != nil {
 		return nil, err
 	}
-	results[0] = first
-	if first.Driver.Mallocs == 0 && cfg.Device == nil {
-		// Without a cudaMalloc there is no address for the driver to choose.
-		results = results[:1]
-	}
+	orders := SpanRuns(cfg, first)
+	results := make([]*Result, len(orders))
 	var next atomic.Int64
-	next.Store(1)
 	g, ctx := errgroup.WithContext(ctx)
 	for range workers {
 		g.Go(func() error {
 			var r Runner
 			for {
 				k := int(next.Add(1)) - 1
-				if k >= len(results) {
+				if k >= len(orders) {
 					return nil
 				}
-				c := cfg
-				c.Addresses, c.Seed = AddressesRandom, uint64(k)
-				res, err := r.Run(ctx, tr, c)
+				res, err := r.Run(ctx, tr, orders[k])
 				if err != nil {
 					return err
 				}
@@ -68,18 +61,39 @@ func SampleSpan(ctx context.Context, tr *traces.Trace, cfg Config, workers int) 
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	s := &Span{CompletedAll: true}
-	for k, res := range results {
+	return NewSpan(first, results), nil
+}
+
+// SpanRuns are the runs that a Span samples besides the one under the driver
+// model, whose result is first.
+//
+// There are none when that run has not called cudaMalloc: the orders differ in
+// nothing but the addresses that it returns. So it is with expandable
+// segments, which map memory into reservations; where these lie is not drawn.
+func SpanRuns(cfg Config, first *Result) []Config {
+	if first.Driver.Mallocs == 0 && cfg.Device == nil {
+		return nil
+	}
+	runs := make([]Config, SpanOrders)
+	for k := range runs {
+		runs[k] = cfg
+		runs[k].Detail, runs[k].Brief = false, true
+		runs[k].Addresses, runs[k].Seed = AddressesRandom, uint64(k+1)
+	}
+	return runs
+}
+
+// NewSpan is the span of a run under the driver model and of its SpanRuns.
+func NewSpan(first *Result, orders []*Result) *Span {
+	peak, retries := first.Stats.ReservedBytes[policies.All].Peak, first.Stats.NumAllocRetries
+	s := &Span{ReservedPeak: [2]int64{peak, peak}, NumAllocRetries: [2]int64{retries, retries}, CompletedAll: first.Completed}
+	for _, res := range orders {
 		peak, retries := res.Stats.ReservedBytes[policies.All].Peak, res.Stats.NumAllocRetries
-		if k == 0 {
-			s.ReservedPeak = [2]int64{peak, peak}
-			s.NumAllocRetries = [2]int64{retries, retries}
-		}
-		s.ReservedPeak[0], s.ReservedPeak[1] = min(s.ReservedPeak[0], peak), max(s.ReservedPeak[1], peak)
-		s.NumAllocRetries[0], s.NumAllocRetries[1] = min(s.NumAllocRetries[0], retries), max(s.NumAllocRetries[1], retries)
+		s.ReservedPeak = [2]int64{min(s.ReservedPeak[0], peak), max(s.ReservedPeak[1], peak)}
+		s.NumAllocRetries = [2]int64{min(s.NumAllocRetries[0], retries), max(s.NumAllocRetries[1], retries)}
 		s.CompletedAll = s.CompletedAll && res.Completed
 	}
-	return s, nil
+	return s
 }
 
 // Worst takes in the span of another trace that must complete too: of both,
