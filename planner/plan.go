@@ -98,7 +98,11 @@ func Plan(ctx context.Context, jobs []Job, opts PlanOptions) (*Planning, error) 
 		p.jobs = append(p.jobs, j)
 	}
 	tuneJobs := slices.Clone(p.jobs)
-	tuning, err := Tune(ctx, tuneJobs, opts.Tune)
+	// The search is without a limit. What loses there may need least memory:
+	// the list of the best must be whole.
+	tuneOpts := opts.Tune
+	tuneOpts.Whole = true
+	tuning, err := Tune(ctx, tuneJobs, tuneOpts)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +204,7 @@ func (p *capacityPlan) run(ctx context.Context, r *sim.Runner, s *setting, capac
 	var results []*sim.Result
 	for _, j := range p.jobs {
 		cfg := j.Base
-		cfg.Policy, cfg.Capacity, cfg.StopAtOOM = s.spec, capacity, capacity > 0
+		cfg.Policy, cfg.Capacity, cfg.StopAtOOM, cfg.Brief = s.spec, capacity, capacity > 0, true
 		if order > 0 {
 			cfg.Addresses, cfg.Seed = sim.AddressesRandom, order
 		}

@@ -2,12 +2,10 @@ package planner
 
 import (
 	"cmp"
-	"context"
 	"math"
 	"slices"
 
 	"allocsim/policies/torch/conf"
-	"allocsim/sim"
 )
 
 // Upper is the peak to plan with: for finalists the highest over address
@@ -54,41 +52,6 @@ func (c *Candidate) family() [5]bool {
 
 // last reports a candidate that wins only if no other completes.
 func (c *Candidate) last() bool { return c.Approximate || c.Limits }
-
-// finalists samples the span of the baseline, of the best candidates and of
-// the simplest that come close.
-func (t *tuner) finalists(ctx context.Context) error {
-	chosen := []*Candidate{t.cands[0]}
-	for _, c := range t.leaders(8) {
-		if c != t.cands[0] {
-			chosen = append(chosen, c)
-		}
-	}
-	if n := t.opts.Finalists; n != 0 {
-		chosen = chosen[:min(max(n+1, 0), len(chosen))]
-	}
-	t.total += int64(len(chosen))
-	for _, c := range chosen {
-		for i := range t.jobs {
-			cfg := t.jobs[i].Base
-			cfg.Policy = c.spec
-			span, err := sim.SampleSpan(ctx, t.jobs[i].Trace, cfg, t.opts.Workers)
-			if err != nil {
-				return err
-			}
-			if c.Span == nil {
-				c.Span = span
-			} else {
-				c.Span.Worst(span)
-			}
-		}
-		if err := t.robustness(ctx, c); err != nil {
-			return err
-		}
-		t.tick()
-	}
-	return nil
-}
 
 // leaders are the best of each of the best n families, within the tolerance of
 // each also the simplest, and where memory is limited also the one with the

@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 
-	"allocsim/policies"
 	"allocsim/sim"
 	"allocsim/traces"
 )
@@ -22,48 +21,35 @@ type Robustness struct {
 // ChangedTraces is how many changed traces a Robustness rests on.
 const ChangedTraces = 8
 
-// robustness runs a candidate on changed traces.
-func (t *tuner) robustness(ctx context.Context, c *Candidate) error {
-	if t.perturbed == nil {
-		t.perturbed = make([][]*traces.Trace, ChangedTraces)
-		for k := range t.perturbed {
-			for i := range t.jobs {
-				t.perturbed[k] = append(t.perturbed[k], perturb(t.jobs[i].Trace, uint64(k)))
-			}
-		}
+// changed makes the changed traces, by run and job.
+func (t *tuner) changed(ctx context.Context) ([][]*traces.Trace, error) {
+	list := make([][]*traces.Trace, ChangedTraces)
+	for k := range list {
+		list[k] = make([]*traces.Trace, len(t.jobs))
 	}
-	type outcome struct {
-		completed bool
-		peak      int64
-	}
-	results := make([]outcome, ChangedTraces)
-	err := parallel(ctx, t.opts.Workers, len(results), nil, func(ctx context.Context, r *sim.Runner, k int) error {
-		o := outcome{completed: true}
-		for i := range t.jobs {
-			cfg := t.jobs[i].Base
-			cfg.Policy = c.spec
-			res, err := r.Run(ctx, t.perturbed[k][i], cfg)
-			if err != nil {
-				return err
-			}
-			o.completed = o.completed && res.Completed
-			o.peak = max(o.peak, res.Stats.ReservedBytes[policies.All].Peak)
-		}
-		results[k] = o
+	err := parallel(ctx, t.opts.Workers, len(list)*len(t.jobs), nil, func(_ context.Context, _ *sim.Runner, n int) error {
+		k, i := n/len(t.jobs), n%len(t.jobs)
+		list[k][i] = perturb(t.jobs[i].Trace, uint64(k))
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	r := &Robustness{Runs: len(results), ReservedPeak: [2]int64{results[0].peak, results[0].peak}}
-	for _, o := range results {
+	return list, err
+}
+
+// changedRun is the outcome of all jobs on one set of changed traces.
+type changedRun struct {
+	completed bool
+	peak      int64
+}
+
+func newRobustness(runs []changedRun) *Robustness {
+	r := &Robustness{Runs: len(runs), ReservedPeak: [2]int64{runs[0].peak, runs[0].peak}}
+	for _, o := range runs {
 		if o.completed {
 			r.Completed++
 		}
 		r.ReservedPeak[0], r.ReservedPeak[1] = min(r.ReservedPeak[0], o.peak), max(r.ReservedPeak[1], o.peak)
 	}
-	c.Robustness = r
-	return nil
+	return r
 }
 
 // perturb returns a copy of a trace in which each distinct size above a page

@@ -11,7 +11,6 @@ import (
 	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
 	"allocsim/sim"
-	"allocsim/traces"
 )
 
 // TuneOptions steer Tune. The zero value is right for most.
@@ -29,6 +28,10 @@ type TuneOptions struct {
 	Finalists int
 	// Workers ≤ 0 means one a processor; the result does not depend on it.
 	Workers int
+	// Whole also runs candidates to their end that are worse in everything than
+	// another of their family. The answer is the same without; the list of
+	// candidates has fewer whole ones.
+	Whole bool
 	// Progress, if not nil, is told how many simulations are done.
 	Progress func(done, total int64)
 }
@@ -70,7 +73,13 @@ type Candidate struct {
 
 	config   conf.Config
 	spec     *policies.Spec
+	ceiling  int64 // of reserved bytes: the run ends above it; 0 = none
 	perTrace []*sim.Result
+	// lostTo is the candidate that ended this one's run, lostAs and lostWith
+	// what kind the two were then and how many options this one had.
+	lostTo   *Candidate
+	lostAs   kind
+	lostWith int
 }
 
 // TraceFigures is what one trace does under baseline and winner.
@@ -146,10 +155,8 @@ type tuner struct {
 	room     int64 // 0 = unlimited
 	done     int64
 	iters    int // iterations of all traces; -1 = not counted yet
-	// perturbed are changed traces, by run and job; made when first needed.
-	perturbed [][]*traces.Trace
-	total     int64
-	stopped   bool
+	total    int64
+	stopped  bool
 }
 
 func (t *tuner) prepare() error {
@@ -312,7 +319,7 @@ func (t *tuner) evaluate(ctx context.Context, list []conf.Config, baseline bool)
 		}
 		t.seen[c] = true
 		cand := &Candidate{
-			Conf: c.Format(t.version), Options: optionCount(c, t.version), config: c, spec: spec,
+			Conf: c.Format(t.version), Options: optionCount(c, t.version), config: c, spec: spec, ceiling: t.ceiling,
 			Approximate: c.Backend == conf.CudaMallocAsync,
 			Limits:      c.PerProcessMemoryFraction < t.base.PerProcessMemoryFraction,
 		}
@@ -328,17 +335,71 @@ func (t *tuner) evaluate(ctx context.Context, list []conf.Config, baseline bool)
 		t.byEffect[e] = cand
 		batch = append(batch, cand)
 	}
-	t.total += int64(len(batch))
-	ceiling := t.ceiling
-	err := parallel(ctx, t.opts.Workers, len(batch), t.tick, func(ctx context.Context, r *sim.Runner, k int) error {
-		return t.simulate(ctx, r, batch[k], ceiling)
-	})
-	for _, c := range batch {
+	fresh := len(batch)
+	batch = append(batch, t.reopened()...)
+	err := t.simulateAll(ctx, batch, t.opts.Whole)
+	for _, c := range batch[:fresh] {
 		if c.perTrace != nil {
 			t.cands = append(t.cands, c)
 		}
 	}
 	return err
+}
+
+// reopened returns the lost candidates for which the reason may have gone: a
+// simpler configuration with the same effect has taken over the loser, or the
+// candidate that it lost to and with that its kind.
+func (t *tuner) reopened() []*Candidate {
+	var list []*Candidate
+	for _, c := range t.cands {
+		if y := c.lostTo; y != nil && (c.Options != c.lostWith || y.kind() != c.lostAs) {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// lookBack is how many places in a batch lie between a candidate and the last
+// of the same batch that may rule it out. A fixed number makes what is ruled
+// out independent of the number of workers; it is also the number of workers
+// that never wait for one another.
+const lookBack = 32
+
+// simulateAll runs candidates up to their ceilings and, unless all are wanted
+// whole, until they are lost.
+func (t *tuner) simulateAll(ctx context.Context, batch []*Candidate, whole bool) error {
+	t.total += int64(len(batch))
+	known := make(map[kind]*rivals)
+	for _, c := range t.cands {
+		if k := c.kind(); c.wasWhole() {
+			if known[k] == nil {
+				known[k] = new(rivals)
+			}
+			known[k].add(c)
+		}
+	}
+	kinds := make([]kind, len(batch))
+	done := make([]chan struct{}, len(batch))
+	for k, c := range batch {
+		kinds[k], done[k] = c.kind(), make(chan struct{})
+	}
+	return parallel(ctx, t.opts.Workers, len(batch), t.tick, func(ctx context.Context, r *sim.Runner, k int) error {
+		defer close(done[k])
+		var against rivals
+		if whole {
+			return t.simulate(ctx, r, batch[k], &against)
+		}
+		if known := known[kinds[k]]; known != nil {
+			against.completed, against.failed = slices.Clip(known.completed), slices.Clip(known.failed)
+		}
+		for j := range max(k-lookBack+1, 0) {
+			<-done[j]
+			if kinds[j] == kinds[k] && batch[j].wasWhole() {
+				against.add(batch[j])
+			}
+		}
+		return t.simulate(ctx, r, batch[k], &against)
+	})
 }
 
 func (t *tuner) tick() {
@@ -348,11 +409,21 @@ func (t *tuner) tick() {
 	}
 }
 
-func (t *tuner) simulate(ctx context.Context, r *sim.Runner, c *Candidate, ceiling int64) error {
+// simulate runs a candidate on all traces as long as it can still win: against
+// a ceiling of reserved bytes and against candidates that have been run.
+func (t *tuner) simulate(ctx context.Context, r *sim.Runner, c *Candidate, against *rivals) error {
 	var results []*sim.Result
+	var before standing // after the traces already run
+	c.lostTo, c.lostAs, c.lostWith = nil, c.kind(), c.Options
 	for i := range t.jobs {
-		cfg := t.jobs[i].Base
-		cfg.Policy, cfg.MaxReserved = c.spec, ceiling
+		cfg := t.config(i, c)
+		cfg.MaxReserved = c.ceiling
+		if !against.none() {
+			cfg.GiveUp = func(p sim.Progress) bool {
+				c.lostTo = against.beats(c, before.and(p))
+				return c.lostTo != nil
+			}
+		}
 		res, err := r.Run(ctx, t.jobs[i].Trace, cfg)
 		if err != nil {
 			return err
@@ -361,8 +432,12 @@ func (t *tuner) simulate(ctx context.Context, r *sim.Runner, c *Candidate, ceili
 		if res.Stopped {
 			break
 		}
+		before = before.and(res.Progress())
 	}
-	c.perTrace = results
+	*c = Candidate{
+		Conf: c.Conf, Options: c.Options, Limits: c.Limits, Approximate: c.Approximate,
+		config: c.config, spec: c.spec, ceiling: c.ceiling, perTrace: results, lostTo: c.lostTo, lostAs: c.lostAs, lostWith: c.lostWith,
+	}
 	c.sum()
 	return nil
 }

@@ -264,10 +264,11 @@ func distinct(list []*Candidate) []Candidate {
 	type outcome struct {
 		peak, retries, ooms int64
 		driver              sim.DriverDocument
+		stopped             bool // by then; the whole would differ
 	}
 	fewest := make(map[outcome]int)
 	of := func(c *Candidate) outcome {
-		return outcome{c.ReservedPeak, c.NumAllocRetries, c.NumOOMs, c.Driver}
+		return outcome{c.ReservedPeak, c.NumAllocRetries, c.NumOOMs, c.Driver, c.Stopped}
 	}
 	for _, c := range list {
 		if n, seen := fewest[of(c)]; !seen || c.Options < n {

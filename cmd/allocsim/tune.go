@@ -109,7 +109,7 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 	row := func(what string, c *planner.Candidate) {
 		peak, up := size(c.ReservedPeak), ""
 		if c.Stopped {
-			peak = "> " + peak
+			peak = "≥ " + peak
 		}
 		if c.Span != nil {
 			up = size(c.Upper())

@@ -102,8 +102,11 @@ func candidates(t *planner.Tuning) *table {
 			up = sizeCell(c.Upper())
 		}
 		peak := sizeCell(c.ReservedPeak)
+		stall, retries, ooms := timeCell(float64(c.Driver.StallUS)), numberCell(c.NumAllocRetries), numberCell(c.NumOOMs)
 		if c.Stopped {
-			peak.Text = "> " + peak.Text
+			// Only the part up to there was simulated.
+			peak.Text = "≥ " + peak.Text
+			stall, retries, ooms = cell{"", ""}, cell{"", ""}, cell{"", ""}
 		}
 		name := orDefault(c.Conf)
 		switch {
@@ -112,7 +115,7 @@ func candidates(t *planner.Tuning) *table {
 		case c.Limits:
 			name += " (a limit)"
 		}
-		tab.add(cell{fmt.Sprint(i + 1), fmt.Sprint(i + 1)}, peak, up, timeCell(float64(c.Driver.StallUS)), numberCell(c.NumAllocRetries), numberCell(c.NumOOMs), cell{name, ""})
+		tab.add(cell{fmt.Sprint(i + 1), fmt.Sprint(i + 1)}, peak, up, stall, retries, ooms, cell{name, ""})
 	}
 	return tab
 }

@@ -1,0 +1,148 @@
+package planner
+
+import (
+	"context"
+	"slices"
+
+	"allocsim/policies"
+	"allocsim/sim"
+	"allocsim/traces"
+)
+
+// finalists samples the span and the robustness of the baseline, of the best
+// candidates and of the simplest that come close.
+//
+// Those that do not even complete as recorded are behind every one that
+// completes under all orders. They are sampled only if there is none.
+func (t *tuner) finalists(ctx context.Context) error {
+	chosen := []*Candidate{t.cands[0]}
+	for _, c := range t.leaders(8) {
+		if c != t.cands[0] {
+			chosen = append(chosen, c)
+		}
+	}
+	if n := t.opts.Finalists; n != 0 {
+		chosen = chosen[:min(max(n+1, 0), len(chosen))]
+	}
+	if len(chosen) == 0 {
+		return nil
+	}
+	changed, err := t.changed(ctx)
+	if err != nil {
+		return err
+	}
+	var failed []*Candidate
+	hopeful := slices.Clone(chosen[:1])
+	for _, c := range chosen[1:] {
+		if c.Completed {
+			hopeful = append(hopeful, c)
+		} else {
+			failed = append(failed, c)
+		}
+	}
+	if err := t.sample(ctx, hopeful, changed); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(hopeful, (*Candidate).completes) {
+		if err := t.sample(ctx, failed, changed); err != nil {
+			return err
+		}
+	}
+	return t.revive(ctx)
+}
+
+// revive runs those lost candidates to their end that may be in front now. A
+// candidate loses to one that does better as recorded. When sampling has shown
+// that this one is not reliable, the loser may come before it, as it has not
+// been sampled.
+func (t *tuner) revive(ctx context.Context) error {
+	top := t.ranked()[0]
+	stays := func(c *Candidate) bool { // behind top, whatever it would still do
+		failed := slices.ContainsFunc(c.perTrace, func(r *sim.Result) bool { return !r.Completed })
+		switch {
+		case failed == top.completes():
+			return failed
+		case c.NumOOMs != top.NumOOMs:
+			return c.NumOOMs > top.NumOOMs
+		}
+		return top.Span != nil
+	}
+	var lost []*Candidate
+	for _, c := range t.cands {
+		if c.lostTo != nil && !stays(c) {
+			lost = append(lost, c)
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	return t.simulateAll(ctx, lost, true)
+}
+
+// sample runs candidates under other address orders and on changed traces, all
+// runs in one list so that no processor waits for the last run of each.
+func (t *tuner) sample(ctx context.Context, list []*Candidate, changed [][]*traces.Trace) error {
+	type sampled struct {
+		orders  [][]*sim.Result // by job and order
+		changed []changedRun
+	}
+	results := make([]sampled, len(list))
+	var runs []func(context.Context, *sim.Runner) error
+	for n, c := range list {
+		s := &results[n]
+		s.orders = make([][]*sim.Result, len(t.jobs))
+		for i := range t.jobs {
+			cfg := t.config(i, c)
+			orders := sim.SpanRuns(cfg, c.perTrace[i])
+			s.orders[i] = make([]*sim.Result, len(orders))
+			for k, cfg := range orders {
+				runs = append(runs, func(ctx context.Context, r *sim.Runner) (err error) {
+					s.orders[i][k], err = r.Run(ctx, t.jobs[i].Trace, cfg)
+					return err
+				})
+			}
+		}
+		s.changed = make([]changedRun, len(changed))
+		for k := range changed {
+			runs = append(runs, func(ctx context.Context, r *sim.Runner) error {
+				o := changedRun{completed: true}
+				for i, tr := range changed[k] {
+					res, err := r.Run(ctx, tr, t.config(i, c))
+					if err != nil {
+						return err
+					}
+					o.completed = o.completed && res.Completed
+					o.peak = max(o.peak, res.Stats.ReservedBytes[policies.All].Peak)
+				}
+				s.changed[k] = o
+				return nil
+			})
+		}
+	}
+	t.total += int64(len(runs))
+	err := parallel(ctx, t.opts.Workers, len(runs), t.tick, func(ctx context.Context, r *sim.Runner, k int) error {
+		return runs[k](ctx, r)
+	})
+	if err != nil {
+		return err
+	}
+	for n, c := range list {
+		for i := range t.jobs {
+			span := sim.NewSpan(c.perTrace[i], results[n].orders[i])
+			if c.Span == nil {
+				c.Span = span
+			} else {
+				c.Span.Worst(span)
+			}
+		}
+		c.Robustness = newRobustness(results[n].changed)
+	}
+	return nil
+}
+
+// config is the run of a job under a candidate.
+func (t *tuner) config(job int, c *Candidate) sim.Config {
+	cfg := t.jobs[job].Base
+	cfg.Policy, cfg.Brief = c.spec, true
+	return cfg
+}

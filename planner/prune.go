@@ -1,0 +1,100 @@
+package planner
+
+import (
+	"allocsim/sim"
+)
+
+// kind is what two candidates must share for one to rule out the other: the
+// search keeps the best of each family, and lists settings that limit
+// themselves, and approximations, beside the others.
+type kind struct {
+	family              [5]bool
+	limits, approximate bool
+}
+
+func (c *Candidate) kind() kind {
+	return kind{c.family(), c.Limits, c.Approximate}
+}
+
+// rivals are the candidates of one kind that have been simulated to their end:
+// what another of that kind, still running, is held against.
+//
+// A running candidate x is lost when a rival y is at least as good in all that
+// ranked, leaders and pareto look at, and before x where they are equal. What x
+// has done so far only grows, so whatever follows, y stays in front of x:
+//
+//   - ranked: y completes, or x does not; y has no more OOMs, no higher peak,
+//     no longer stall and no more options, and the last tie-break is y's. Each
+//     key of the order then puts y first or leaves it to the next. The band of
+//     equal peaks starts at the lowest peak and its slack at the shortest stall
+//     in it; y has no more of either than x, so x moves neither.
+//   - leaders: y is in front of x and of the same family, so x is not the best
+//     of it. It is not its simplest either, nor its quickest: y, met before,
+//     would do for whatever x does for.
+//   - pareto: y is in front of x there, too, and stalls no longer.
+//
+// Among candidates that fail, the stall counts only between equal peaks and
+// OOMs; that it must not be longer asks for more than is needed. A candidate
+// that has failed is behind all of its kind that complete, whatever else it
+// does, and "simplest" and "quickest" compare like with like.
+//
+// All of this is about candidates before the finalists are sampled. Then these
+// have the first places; what happens if none of them is reliable is told at
+// finalists.
+type rivals struct {
+	completed, failed []*Candidate
+}
+
+func (r *rivals) add(c *Candidate) {
+	if c.Completed {
+		r.completed = append(r.completed, c)
+	} else {
+		r.failed = append(r.failed, c)
+	}
+}
+
+func (r *rivals) none() bool { return len(r.completed)+len(r.failed) == 0 }
+
+// beats returns a rival that stays in front of x, which stands at s; nil if
+// there is none.
+func (r *rivals) beats(x *Candidate, s standing) *Candidate {
+	list := r.completed
+	if s.failed {
+		if len(list) > 0 {
+			return list[0]
+		}
+		list = r.failed
+	}
+	for _, y := range list {
+		if y.inFront(x, s) {
+			return y
+		}
+	}
+	return nil
+}
+
+// standing is what a candidate has done so far, in the units of its figures.
+type standing struct {
+	reservedPeak, stallUS, ooms int64
+	failed                      bool
+}
+
+// and adds what the run of a further trace has done so far, as Candidate.sum
+// does.
+func (s standing) and(p sim.Progress) standing {
+	return standing{
+		max(s.reservedPeak, p.ReservedPeak), s.stallUS + p.Driver.Document().StallUS, s.ooms + p.NumOOMs, s.failed || p.Failed,
+	}
+}
+
+// inFront reports that y, simulated to its end, is at least as good as x is
+// now, and first where they are equal.
+func (y *Candidate) inFront(x *Candidate, s standing) bool {
+	if y.ReservedPeak > s.reservedPeak || y.Driver.StallUS > s.stallUS || y.NumOOMs > s.ooms || y.Options > x.Options {
+		return false
+	}
+	return y.ReservedPeak < s.reservedPeak || y.Driver.StallUS < s.stallUS || y.NumOOMs < s.ooms || y.Options < x.Options || y.Conf < x.Conf
+}
+
+// wasWhole reports that the candidate has been simulated to its end.
+func (c *Candidate) wasWhole() bool { return c.perTrace != nil && !c.Stopped }
