@@ -30,7 +30,7 @@ func Lost(ctx context.Context, jobs []Job, opts TuneOptions) (lost, again int, w
 		for _, r := range x.perTrace {
 			s = s.and(r.Progress())
 		}
-		behind := s.failed && y.Completed || s.failed == !y.Completed && y.inFront(x, s)
+		behind := s.failed && (y.Completed || y.NumOOMs < s.ooms) || s.failed == !y.Completed && y.inFront(x, s)
 		if !x.Stopped || !y.wasWhole() || y.kind() != x.kind() || !behind {
 			wrong = append(wrong, fmt.Sprintf("%q lost to %q", x.Conf, y.Conf))
 		}

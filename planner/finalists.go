@@ -15,8 +15,12 @@ import (
 // Those that do not even complete as recorded are behind every one that
 // completes under all orders. They are sampled only if there is none.
 func (t *tuner) finalists(ctx context.Context) error {
+	leaders, err := t.leaders(ctx, 8)
+	if err != nil {
+		return err
+	}
 	chosen := []*Candidate{t.cands[0]}
-	for _, c := range t.leaders(8) {
+	for _, c := range leaders {
 		if c != t.cands[0] {
 			chosen = append(chosen, c)
 		}

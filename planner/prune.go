@@ -20,8 +20,9 @@ func (c *Candidate) kind() kind {
 // what another of that kind, still running, is held against.
 //
 // A running candidate x is lost when a rival y is at least as good in all that
-// ranked, leaders and pareto look at, and before x where they are equal. What x
-// has done so far only grows, so whatever follows, y stays in front of x:
+// ranked, leaders and pareto look at, and before x where they are equal
+// (inFront). What x has done so far only grows, so whatever follows, y stays in
+// front of x:
 //
 //   - ranked: y completes, or x does not; y has no more OOMs, no higher peak,
 //     no longer stall and no more options, and the last tie-break is y's. Each
@@ -33,22 +34,26 @@ func (c *Candidate) kind() kind {
 //     would do for whatever x does for.
 //   - pareto: y is in front of x there, too, and stalls no longer.
 //
-// Among candidates that fail, the stall counts only between equal peaks and
-// OOMs; that it must not be longer asks for more than is needed. A candidate
-// that has failed is behind all of its kind that complete, whatever else it
-// does, and "simplest" and "quickest" compare like with like.
+// A candidate that has failed is lost as soon as one of its kind completes:
+// "simplest" and "quickest" compare like with like. It is also lost when y
+// failed less often, although it may still be the simplest then if its peak is
+// the lower one: leaders makes sure. That is rare as long as
+// another of those that failed has fewer options than x.
 //
-// All of this is about candidates before the finalists are sampled. Then these
-// have the first places; what happens if none of them is reliable is told at
-// finalists.
+// All of this is about candidates before the finalists are sampled. What
+// happens if these turn out not to be reliable is told at revive.
 type rivals struct {
 	completed, failed []*Candidate
+	fewest            int // options of those that failed
 }
 
 func (r *rivals) add(c *Candidate) {
 	if c.Completed {
 		r.completed = append(r.completed, c)
 	} else {
+		if len(r.failed) == 0 || c.Options < r.fewest {
+			r.fewest = c.Options
+		}
 		r.failed = append(r.failed, c)
 	}
 }
@@ -66,7 +71,7 @@ func (r *rivals) beats(x *Candidate, s standing) *Candidate {
 		list = r.failed
 	}
 	for _, y := range list {
-		if y.inFront(x, s) {
+		if s.failed && y.NumOOMs < s.ooms && r.fewest < x.Options || y.inFront(x, s) {
 			return y
 		}
 	}

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"cmp"
+	"context"
 	"math"
 	"slices"
 
@@ -56,19 +57,41 @@ func (c *Candidate) last() bool { return c.Approximate || c.Limits }
 // leaders are the best of each of the best n families, within the tolerance of
 // each also the simplest, and where memory is limited also the one with the
 // least stall: near the limit all reserve about as much at worst.
-func (t *tuner) leaders(n int) []*Candidate {
+//
+// A lost candidate that may be the simplest, going by what it has done so far,
+// is run to its end first.
+func (t *tuner) leaders(ctx context.Context, n int) ([]*Candidate, error) {
+	for {
+		list := t.choose(n)
+		var lost []*Candidate
+		for _, c := range list {
+			if c.lostTo != nil {
+				lost = append(lost, c)
+			}
+		}
+		if len(lost) == 0 {
+			return list, nil
+		}
+		if err := t.simulateAll(ctx, lost, true); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// choose is leaders with lost candidates in places that they may not keep.
+func (t *tuner) choose(n int) []*Candidate {
 	var out []*Candidate
 	first := make(map[[5]bool]*Candidate)
 	simple := make(map[[5]bool]*Candidate)
 	quick := make(map[[5]bool]*Candidate)
 	for _, c := range t.ranked() {
-		if c.last() || c.Stopped {
+		if c.last() || c.Stopped && c.lostTo == nil {
 			continue
 		}
 		f := c.family()
 		best, seen := first[f]
 		switch {
-		case !seen && len(first) < n:
+		case !seen && len(first) < n && !c.Stopped:
 			first[f], simple[f], quick[f] = c, c, c
 			out = append(out, c)
 		case seen && c.completes() == best.completes() && c.Options < simple[f].Options &&

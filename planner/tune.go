@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -275,7 +276,11 @@ func (t *tuner) search(ctx context.Context) error {
 	expanded := make(map[conf.Config]bool)
 	for range rounds {
 		var next []conf.Config
-		for _, c := range t.leaders(beam) {
+		leaders, err := t.leaders(ctx, beam)
+		if err != nil {
+			return err
+		}
+		for _, c := range leaders {
 			if !expanded[c.config] {
 				expanded[c.config] = true
 				next = append(next, t.space.neighbours(c.config)...)
@@ -335,6 +340,8 @@ func (t *tuner) evaluate(ctx context.Context, list []conf.Config, baseline bool)
 		t.byEffect[e] = cand
 		batch = append(batch, cand)
 	}
+	// Those that set less first: they can rule out the others.
+	slices.SortStableFunc(batch, func(a, b *Candidate) int { return cmp.Compare(a.Options, b.Options) })
 	fresh := len(batch)
 	batch = append(batch, t.reopened()...)
 	err := t.simulateAll(ctx, batch, t.opts.Whole)
@@ -390,7 +397,7 @@ func (t *tuner) simulateAll(ctx context.Context, batch []*Candidate, whole bool)
 			return t.simulate(ctx, r, batch[k], &against)
 		}
 		if known := known[kinds[k]]; known != nil {
-			against.completed, against.failed = slices.Clip(known.completed), slices.Clip(known.failed)
+			against = rivals{slices.Clip(known.completed), slices.Clip(known.failed), known.fewest}
 		}
 		for j := range max(k-lookBack+1, 0) {
 			<-done[j]
