@@ -60,8 +60,12 @@ func TestTunePruned(t *testing.T) {
 	// PyTorch 2.0 has no expandable segments. Here its finalists turn out not to
 	// be reliable, so that a loser comes first; there nothing completes.
 	old := conf.Version{Major: 2}
+	near("trace 7 under 2.0", []planner.Job{of(steady(7, 120))}, 1.09)
 	near("trace 11 under 2.0", []planner.Job{of(steady(11, 100))}, 1.14)
 	near("trace 2 under 2.0", []planner.Job{of(steady(2, 100))}, 1.05)
+	limit = of(steady(27, 120))
+	limit.Base.Limit = sim.Bound(limit.Trace) * 11 / 10
+	near("trace 27 under 2.0 with a limit of its own", []planner.Job{limit})
 	early, all := 0, 0
 	for _, s := range searches {
 		o := planner.TuneOptions{Budget: 300}
