@@ -3,6 +3,8 @@ package planner_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -223,41 +225,59 @@ func small(seed uint64) *traces.Trace {
 }
 
 // TestTuneAgainstExhaustive holds the search against every combination of
-// every option's values on small traces.
+// every option's values, on small traces and a recording, without a limit and
+// so near the bound that most combinations fail.
 func TestTuneAgainstExhaustive(t *testing.T) {
-	for seed := range uint64(6) {
-		tr := small(seed)
-		spec, err := torch.Parse("", conf.Latest)
-		if err != nil {
-			t.Fatal(err)
-		}
-		j := planner.Job{Trace: tr, Base: sim.Config{Policy: spec}}
+	spec, err := torch.Parse("", conf.Latest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := func(name string, j planner.Job, share float64) {
+		j.Base.Capacity = int64(share * float64(sim.Bound(j.Trace)))
 		res := tune(t, planner.TuneOptions{Budget: 3000}, j)
-		found := res.Baseline.ReservedPeak
-		for _, c := range res.Candidates {
+		found, completes := int64(math.MaxInt64), false
+		for _, c := range append(res.Candidates, res.Baseline) {
 			if c.Completed && !c.Approximate && !c.Limits {
-				found = min(found, c.ReservedPeak)
+				found, completes = min(found, c.ReservedPeak), true
 			}
 		}
-		best, bestConf, n := int64(1)<<62, "", 0
+		best, bestConf, n, served := int64(math.MaxInt64), "", 0, 0
 		var r sim.Runner
-		for _, c := range grid(tr) {
-			spec, err := torch.Spec(c, conf.Latest)
-			if err != nil {
+		for _, c := range grid(j.Trace) {
+			cfg := j.Base
+			if cfg.Policy, err = torch.Spec(c, conf.Latest); err != nil {
 				t.Fatal(err)
 			}
-			out, err := r.Run(context.Background(), tr, sim.Config{Policy: spec})
+			out, err := r.Run(context.Background(), j.Trace, cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
 			n++
+			if !out.Completed {
+				continue
+			}
+			served++
 			if p := out.Stats.ReservedBytes[policies.All].Peak; p < best {
 				best, bestConf = p, c.String()
 			}
 		}
-		if float64(found) > float64(best)*(1+planner.DefaultTolerance) {
-			t.Errorf("seed %d: the search finds %d MiB, the best of %d combinations is %d MiB with %q", seed, found/mib, n, best/mib, bestConf)
+		switch {
+		case served > 0 && !completes:
+			t.Errorf("%s in %d bytes: %d of %d combinations complete, the search finds none", name, j.Base.Capacity, served, n)
+		case served > 0 && float64(found) > float64(best)*(1+planner.DefaultTolerance):
+			t.Errorf("%s in %d bytes: the search finds %d MiB, the best of %d combinations is %d MiB with %q", name, j.Base.Capacity, found/mib, n, best/mib, bestConf)
 		}
+	}
+	for seed := range uint64(6) {
+		hold(fmt.Sprintf("small trace %d", seed), planner.Job{Trace: small(seed), Base: sim.Config{Policy: spec}}, 0)
+	}
+	for seed := range uint64(8) {
+		for _, share := range []float64{0, 1.04, 1.1} {
+			hold(fmt.Sprintf("trace %d", seed), planner.Job{Trace: steady(seed, 60), Base: sim.Config{Policy: spec}}, share)
+		}
+	}
+	for _, share := range []float64{0, 1.03} {
+		hold("gnn", job(t, "gnn__default"), share)
 	}
 }
 
