@@ -2,9 +2,7 @@ package planner
 
 import (
 	"cmp"
-	"encoding/binary"
-	"hash"
-	"hash/fnv"
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -74,18 +72,13 @@ type effect struct {
 // effectOf works out the effect of a configuration: options that change
 // nothing for the traces' sizes are left out of it.
 func (s *space) effectOf(c conf.Config) effect {
-	blocks, segments := fnv.New64a(), fnv.New64a()
-	var buf [8]byte
-	put := func(h hash.Hash64, n int64) {
-		binary.LittleEndian.PutUint64(buf[:], uint64(n))
-		h.Write(buf[:])
-	}
+	sizes := torch.SizesOf(c, s.version)
+	e := effect{conf: c}
 	for _, n := range s.sizes {
-		block, segment := torch.Sizes(c, s.version, n)
-		put(blocks, block)
-		put(segments, segment)
+		block, segment := sizes(n)
+		e.blocks = mix(e.blocks, block)
+		e.segments = mix(e.segments, segment)
 	}
-	e := effect{blocks: blocks.Sum64(), segments: segments.Sum64(), conf: c}
 	e.conf.Roundup = [conf.Intervals]int64{}
 	if !c.ExpandableSegments {
 		e.conf.LargeSegmentSize = 0 // its effect is in segments
@@ -94,6 +87,13 @@ func (s *space) effectOf(c conf.Config) effect {
 		}
 	}
 	return e
+}
+
+// mix takes a number into a hash: a multiplication of which the upper half
+// comes back into the lower, which spreads every bit over all others.
+func mix(h uint64, n int64) uint64 {
+	hi, lo := bits.Mul64(h^uint64(n)^0x9e3779b97f4a7c15, 0xd6e8feb86659fd93)
+	return hi ^ lo
 }
 
 // thin picks at most n values spread evenly over the ranks of sorted xs, the

@@ -27,9 +27,16 @@ func SegmentSize(c conf.Config, v conf.Version, req int64) int64 {
 // Sizes are the block that a request of req > 0 bytes is rounded up to and the
 // segment that it takes when no free block serves it, in bytes.
 func Sizes(c conf.Config, v conf.Version, req int64) (block, segment int64) {
+	return SizesOf(c, v)(req)
+}
+
+// SizesOf is Sizes for many requests.
+func SizesOf(c conf.Config, v conf.Version) func(req int64) (block, segment int64) {
 	s := newSizer(c, v)
-	block = s.round(req)
-	return block, s.segmentSize(block)
+	return func(req int64) (block, segment int64) {
+		block = s.round(req)
+		return block, s.segmentSize(block)
+	}
 }
 
 // round is round_size: the block size for a request of req > 0 bytes (spec
