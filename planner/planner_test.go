@@ -2,7 +2,6 @@ package planner_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -111,21 +110,22 @@ func TestTuneOfDifferentConfigurations(t *testing.T) {
 	}
 }
 
-// TestTuneIndependentOfWorkers: the answer is the same, byte for byte.
+// TestTuneIndependentOfWorkers: the answer is the same, byte for byte, runs
+// that ended early included.
 func TestTuneIndependentOfWorkers(t *testing.T) {
-	j := job(t, "unet_resolutions__default")
-	var want string
-	for _, workers := range []int{1, 2, 5} {
-		res := tune(t, planner.TuneOptions{Workers: workers, Budget: 200}, j)
-		res.ElapsedMS = 0
-		got, err := json.MarshalIndent(res, "", " ")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if want == "" {
-			want = string(got)
-		} else if diff := cmp.Diff(want, string(got)); diff != "" {
-			t.Errorf("%d workers (-1 +n):\n%s", workers, diff)
+	tight := job(t, "gnn__default")
+	tight.Base.Capacity = sim.Bound(tight.Trace) * 105 / 100
+	for _, j := range []planner.Job{job(t, "unet_resolutions__default"), tight} {
+		var want string
+		for _, workers := range []int{1, 2, 5, 50} {
+			res := tune(t, planner.TuneOptions{Workers: workers, Budget: 200}, j)
+			res.ElapsedMS = 0
+			got := document(t, res)
+			if want == "" {
+				want = got
+			} else if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s, %d workers (-1 +n):\n%s", j.Trace.Source, workers, diff)
+			}
 		}
 	}
 }
