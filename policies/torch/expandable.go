@@ -12,7 +12,7 @@ import (
 // their effective size (with the unmapped space behind them) is smaller, so
 // that the block at the growing end of a segment is used last (spec A2.7).
 func (p *Policy) walkExpandable(s *streamSet, i uint32) uint32 {
-	for p.blocks[i].seg != noSeg {
+	for i != 0 && p.blocks[i].seg != noSeg {
 		// Only a block in front of unmapped space can have a larger effective
 		// size than its successor.
 		b := &p.blocks[i]

@@ -18,7 +18,7 @@ func (p *Policy) Free(h policies.Handle, isPending bool) error {
 	if isPending {
 		p.startPending()
 	}
-	p.countFree(s.class, b.size)
+	p.countFree(s, b.size)
 	if p.obs != nil {
 		p.emit(policies.ActionFreeRequested, s, h, b.addr, b.size, b.req)
 	}
@@ -92,55 +92,53 @@ func (p *Policy) freeBlock(s *streamSet, i uint32) {
 	}
 	size, req := b.size, b.req
 	// inactive_split changes once, by the net effect (spec A4.2).
-	var n, bytes int64
-	if j := b.prev; j != 0 && p.blocks[j].state == free {
-		n--
+	var pieces, bytes int64
+	if j := b.prev; p.blocks[j].state == free {
+		pieces--
 		bytes -= p.absorb(s, i, j)
 	}
-	if j := b.next; j != 0 && p.blocks[j].state == free {
-		n--
+	if j := b.next; p.blocks[j].state == free {
+		pieces--
 		bytes -= p.absorb(s, i, j)
 	}
 	p.insertFree(s, i)
 	if b.seg == noSeg {
-		if b.prev|b.next != 0 {
-			n++
-			bytes += b.size
-		}
-		p.countSplits(s.class, n, bytes)
+		isPiece := isPiece(b)
+		p.countSplits(s, pieces+isPiece, bytes+isPiece*b.size)
 	}
-	p.tally[s.class].requested -= req
-	p.tally[policies.All].requested -= req
+	s.counts.requested -= req
+	p.counts[policies.All].requested -= req
 	if p.pends {
 		p.stats.Active.Sub(s.class, 1)
 		p.stats.ActiveBytes.Sub(s.class, size)
 	}
 }
 
+// isPiece is 1 for a block of a split segment, 0 for one that is a whole
+// segment.
+func isPiece(b *block) int64 {
+	n := int64(b.prev | b.next)
+	return int64(uint64(-n) >> 63)
+}
+
 // absorb merges the free neighbour j into i, which is in no set, and returns
 // j's size.
 func (p *Policy) absorb(s *streamSet, i, j uint32) int64 {
 	s.remove(p.blocks, j)
-	size := p.blocks[j].size
 	p.join(i, j)
-	return size
+	return p.blocks[j].size
 }
 
 // join makes i cover its neighbour j too and drops j.
 func (p *Policy) join(i, j uint32) {
 	b, nb := &p.blocks[i], &p.blocks[j]
+	b.size += nb.size
 	if b.prev == j {
-		b.addr = nb.addr
-		b.prev = nb.prev
-		if b.prev != 0 {
-			p.blocks[b.prev].next = i
-		}
+		b.addr, b.prev = nb.addr, nb.prev
+		p.blocks[nb.prev].next = i
 	} else {
 		b.next = nb.next
-		if b.next != 0 {
-			p.blocks[b.next].prev = i
-		}
+		p.blocks[nb.next].prev = i
 	}
-	b.size += nb.size
 	p.dropBlock(j)
 }

@@ -15,7 +15,13 @@ func (p *Policy) Malloc(r policies.Request) (policies.Block, error) {
 		return policies.Block{}, errTooLarge
 	}
 	size := p.round(r.Size)
-	s := p.set(r.Pool, size <= smallSize, r.Stream)
+	var s *streamSet
+	if sets := p.main[isLarge(size)]; r.Pool == 0 && int(r.Stream) < len(sets) {
+		s = sets[r.Stream]
+	}
+	if s == nil {
+		s = p.set(r.Pool, size <= smallSize, r.Stream)
+	}
 	i := p.findFree(s, size)
 	if i == 0 {
 		var err error
@@ -33,37 +39,35 @@ func (p *Policy) Malloc(r policies.Request) (policies.Block, error) {
 	return p.finish(s, i, size, r.Size), nil
 }
 
+// isLarge is 0 for a rounded size of the small pool, else 1.
+func isLarge(size int64) uint { return uint(smallSize-size) >> 63 }
+
 // findFree is get_free_block (spec A2.7): it takes the best free block out of
 // the set, or returns 0.
 func (p *Policy) findFree(s *streamSet, size int64) uint32 {
 	if p.collects {
 		s.pool.calls++
 	}
-	i, at := s.lowerBound(size)
-	if i == 0 {
-		return 0
-	}
-	first := i
-	if b := &p.blocks[i]; b.seg != noSeg {
-		if p.conf.ExpandableSegments {
-			i = p.walkExpandable(s, i)
-		} else if i = p.skipExpandable(s, i); i == 0 {
-			return 0
-		}
-	}
 	// A block of max_split_size or more is for requests of that size only, and
 	// for those only if little of it is wasted.
-	bs := p.blocks[i].size
-	if size < p.conf.MaxSplitSize {
-		if bs >= p.conf.MaxSplitSize {
-			return 0
-		}
-	} else if bs >= size+p.conf.MaxNonSplitRounding {
-		return 0
+	below := p.conf.MaxSplitSize
+	if size >= below {
+		below = size + p.conf.MaxNonSplitRounding
 	}
-	if i == first {
-		s.removeAt(p.blocks, i, at)
-	} else {
+	i, e, group, class := s.find(size)
+	if len(p.ranges) > 0 {
+		if p.conf.ExpandableSegments {
+			i = p.walkExpandable(s, i)
+		} else {
+			i = p.skipExpandable(s, i)
+		}
+	}
+	switch {
+	case i == 0 || p.blocks[i].size >= below:
+		return 0
+	case e != nil && e.root == i:
+		s.pop(p.blocks, e, group, class)
+	default:
 		s.remove(p.blocks, i)
 	}
 	return i
@@ -141,43 +145,31 @@ func (p *Policy) allocBlock(s *streamSet, size int64) (uint32, error) {
 // and hands its front out.
 func (p *Policy) finish(s *streamSet, i uint32, size, req int64) policies.Block {
 	b := &p.blocks[i]
-	class := s.class
-	rem := b.size - size
-	wasSplit := b.prev|b.next != 0
-	var split bool
-	if s.small || p.conf.ExpandableSegments {
-		split = rem >= minBlockSize
-	} else {
-		split = rem > smallSize && size < p.conf.MaxSplitSize
-	}
-	if split {
+	// inactive_split changes by the net effect: a block of a split segment is
+	// no free piece any more, and the rest is a new one.
+	wasPiece := isPiece(b)
+	pieces, bytes := -wasPiece, -wasPiece*b.size
+	if rem := b.size - size; rem >= s.minRest && size < s.splitBelow {
 		// Index i stays the front: indices, unlike upstream's pointers, are
 		// not visible outside.
 		n := p.newBlock(s, b.seg)
 		b = &p.blocks[i]
 		r := &p.blocks[n]
 		r.addr, r.size, r.prev, r.next = b.addr+uint64(size), rem, i, b.next
-		if b.next != 0 {
-			p.blocks[b.next].prev = n
-		}
+		p.blocks[b.next].prev = n
 		b.next, b.size = n, size
 		p.insertFree(s, n)
-		if b.seg == noSeg {
-			if wasSplit {
-				p.splits[class].bytes -= size
-				p.splits[policies.All].bytes -= size
-			} else {
-				p.countSplits(class, 1, rem)
-			}
-		}
-	} else if wasSplit && b.seg == noSeg {
-		p.countSplits(class, -1, -b.size)
+		pieces++
+		bytes += rem
+	}
+	if b.seg == noSeg {
+		p.countSplits(s, pieces, bytes)
 	}
 	b.state = live
 	b.req = req
 	b.gen++
 	h := handleOf(i, b.gen)
-	p.countAlloc(class, b.size, req)
+	p.countAlloc(s, b.size, req)
 	if b.size >= p.conf.MaxSplitSize {
 		p.stats.OversizeAllocations.Add(1)
 	}

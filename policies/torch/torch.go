@@ -63,16 +63,22 @@ type block struct {
 	state                  blockState
 }
 
-// tally is the present, highest and total number of blocks, their bytes and
-// the requested bytes. Of the class All, totals are not kept: they are sums.
-type tally struct {
+// counts is what memory_stats() tells of a class of blocks and what changes
+// with every request. Of the class All, totals are not kept: they are sums.
+type counts struct {
+	// Blocks in use, their bytes and the bytes requested: at present, at most
+	// and in all.
 	blocks, bytes, requested             int64
 	blocksPeak, bytesPeak, requestedPeak int64
 	blocksSum, bytesSum, requestedSum    int64
+	// Free pieces of split segments and their bytes (inactive_split).
+	pieces, pieceBytes         int64
+	piecesPeak, pieceBytesPeak int64
+	piecesSum, pieceBytesSum   int64
 }
 
 // add counts a new block.
-func (t *tally) add(bytes, requested int64) {
+func (t *counts) add(bytes, requested int64) {
 	t.blocks++
 	t.bytes += bytes
 	t.requested += requested
@@ -81,21 +87,12 @@ func (t *tally) add(bytes, requested int64) {
 	t.requestedPeak = max(t.requestedPeak, t.requested)
 }
 
-// splits is the present, highest and total number of free pieces of split
-// segments and of their bytes. Of the class All, totals are not kept.
-type splits struct {
-	pieces, bytes         int64
-	piecesPeak, bytesPeak int64
-	piecesSum, bytesSum   int64
-}
-
-// change adds to both numbers; they may fall. There is no branch on the sign,
-// which no predictor could guess.
-func (t *splits) change(pieces, bytes int64) {
+// split adds to the number of free pieces and their bytes; both may fall.
+func (t *counts) split(pieces, bytes int64) {
 	t.pieces += pieces
-	t.bytes += bytes
+	t.pieceBytes += bytes
 	t.piecesPeak = max(t.piecesPeak, t.pieces)
-	t.bytesPeak = max(t.bytesPeak, t.bytes)
+	t.pieceBytesPeak = max(t.pieceBytesPeak, t.pieceBytes)
 }
 
 type blockState uint8
@@ -126,9 +123,13 @@ type streamSet struct {
 	pool     *pool
 	index    int32 // in Policy.sets
 	class    policies.Class
+	counts   *counts // of the class
 	small    bool
 	stream   uint16
 	unmapped []uint32 // unmapped blocks, by address
+	// A block is split if at least minRest bytes are left over and the request
+	// is smaller than splitBelow (should_split, spec A3.8).
+	minRest, splitBelow int64
 }
 
 // addressRange is one reservation of an expandable segment.
@@ -150,21 +151,20 @@ type Policy struct {
 	unusedB []uint32
 	sets    []*streamSet
 	pools   []*pool // 2×private pool + (0 small, 1 large)
-	// small and large are the sets of the default pool by stream, nil where
-	// there is none yet: what nearly every request uses.
-	small, large []*streamSet
-	ranges       []addressRange
-	spare        []*streamSet      // empty sets of recycled policies
-	pending      []policies.Handle // pending frees in order; completed ones linger
-	nPend        int               // pending frees in fact
+	// main are the sets of the default pool, small and large, by stream, nil
+	// where there is none yet: what nearly every request uses.
+	main    [2][]*streamSet
+	ranges  []addressRange
+	spare   []*streamSet      // empty sets of recycled policies
+	pending []policies.Handle // pending frees in order; completed ones linger
+	nPend   int               // pending frees in fact
 
 	total int64 // bytes held from the device
-	// tally counts what changes with every request; Stats brings it into
-	// stats.
-	tally  [3]tally  // by policies.Class
-	splits [3]splits // by policies.Class
+	// counts holds what changes with every request, by policies.Class; Stats
+	// brings it into stats.
+	counts [3]counts
 	// pends: there has been a pending free, so active differs from allocated
-	// and is counted in stats. Until then it is the tally.
+	// and is counted in stats. Until then it is that of counts.
 	pends bool
 	stats policies.Stats
 	obs   policies.Observer
@@ -270,63 +270,63 @@ func (p *Policy) emptied() *Policy {
 
 // Stats are the statistics so far, as torch.cuda.memory_stats() has them.
 func (p *Policy) Stats() *policies.Stats {
-	put := func(to *policies.StatArray, of func(*tally) (current, peak, sum int64)) {
-		var sums int64
-		for _, c := range [...]policies.Class{policies.Small, policies.Large, policies.All} {
-			current, peak, sum := of(&p.tally[c])
-			sums += sum
-			to[c] = policies.Stat{Current: current, Peak: peak, Allocated: sum}
+	put := func(to *policies.StatArray, of func(*counts) policies.Stat) {
+		for c := range to {
+			to[c] = of(&p.counts[c])
 		}
-		to[policies.All].Allocated = sums
+		to[policies.All].Allocated = to[policies.Small].Allocated + to[policies.Large].Allocated
 	}
-	blocks := func(t *tally) (int64, int64, int64) { return t.blocks, t.blocksPeak, t.blocksSum }
-	bytes := func(t *tally) (int64, int64, int64) { return t.bytes, t.bytesPeak, t.bytesSum }
+	blocks := func(t *counts) policies.Stat {
+		return policies.Stat{Current: t.blocks, Peak: t.blocksPeak, Allocated: t.blocksSum}
+	}
+	bytes := func(t *counts) policies.Stat {
+		return policies.Stat{Current: t.bytes, Peak: t.bytesPeak, Allocated: t.bytesSum}
+	}
 	put(&p.stats.Allocation, blocks)
 	put(&p.stats.AllocatedBytes, bytes)
-	put(&p.stats.RequestedBytes, func(t *tally) (int64, int64, int64) { return t.requested, t.requestedPeak, t.requestedSum })
 	if !p.pends {
 		put(&p.stats.Active, blocks)
 		put(&p.stats.ActiveBytes, bytes)
 	}
-	var pieces, pieceBytes int64
-	for _, c := range [...]policies.Class{policies.Small, policies.Large, policies.All} {
-		t := &p.splits[c]
-		pieces += t.piecesSum
-		pieceBytes += t.bytesSum
-		p.stats.InactiveSplit[c] = policies.Stat{Current: t.pieces, Peak: t.piecesPeak, Allocated: t.piecesSum}
-		p.stats.InactiveSplitBytes[c] = policies.Stat{Current: t.bytes, Peak: t.bytesPeak, Allocated: t.bytesSum}
-	}
-	p.stats.InactiveSplit[policies.All].Allocated = pieces
-	p.stats.InactiveSplitBytes[policies.All].Allocated = pieceBytes
+	put(&p.stats.RequestedBytes, func(t *counts) policies.Stat {
+		return policies.Stat{Current: t.requested, Peak: t.requestedPeak, Allocated: t.requestedSum}
+	})
+	put(&p.stats.InactiveSplit, func(t *counts) policies.Stat {
+		return policies.Stat{Current: t.pieces, Peak: t.piecesPeak, Allocated: t.piecesSum}
+	})
+	put(&p.stats.InactiveSplitBytes, func(t *counts) policies.Stat {
+		return policies.Stat{Current: t.pieceBytes, Peak: t.pieceBytesPeak, Allocated: t.pieceBytesSum}
+	})
 	return &p.stats
 }
 
 // countSplits counts one net change of the free pieces of split segments.
-func (p *Policy) countSplits(c policies.Class, pieces, bytes int64) {
-	t := &p.splits[c]
-	t.change(pieces, bytes)
+// There is no branch on the signs, which no predictor could guess.
+func (p *Policy) countSplits(s *streamSet, pieces, bytes int64) {
+	t := s.counts
 	t.piecesSum += max(pieces, 0)
-	t.bytesSum += max(bytes, 0)
-	p.splits[policies.All].change(pieces, bytes)
+	t.pieceBytesSum += max(bytes, 0)
+	t.split(pieces, bytes)
+	p.counts[policies.All].split(pieces, bytes)
 }
 
 // countAlloc counts a block that is handed out.
-func (p *Policy) countAlloc(c policies.Class, bytes, requested int64) {
-	t := &p.tally[c]
+func (p *Policy) countAlloc(s *streamSet, bytes, requested int64) {
+	t := s.counts
 	t.add(bytes, requested)
 	t.blocksSum++
 	t.bytesSum += bytes
 	t.requestedSum += requested
-	p.tally[policies.All].add(bytes, requested)
+	p.counts[policies.All].add(bytes, requested)
 	if p.pends {
-		p.stats.Active.Add(c, 1)
-		p.stats.ActiveBytes.Add(c, bytes)
+		p.stats.Active.Add(s.class, 1)
+		p.stats.ActiveBytes.Add(s.class, bytes)
 	}
 }
 
 // countFree counts a block that the program gives back.
-func (p *Policy) countFree(c policies.Class, bytes int64) {
-	t, all := &p.tally[c], &p.tally[policies.All]
+func (p *Policy) countFree(s *streamSet, bytes int64) {
+	t, all := s.counts, &p.counts[policies.All]
 	t.blocks--
 	t.bytes -= bytes
 	all.blocks--
@@ -344,22 +344,8 @@ func (p *Policy) startPending() {
 // Observe sets the receiver of events.
 func (p *Policy) Observe(o policies.Observer) { p.obs = o }
 
-// set returns the free set for a request.
+// set returns the free set of a pool and stream and makes it if need be.
 func (p *Policy) set(private uint8, small bool, stream uint16) *streamSet {
-	if private == 0 {
-		sets := p.large
-		if small {
-			sets = p.small
-		}
-		if int(stream) < len(sets) && sets[stream] != nil {
-			return sets[stream]
-		}
-	}
-	return p.otherSet(private, small, stream)
-}
-
-// otherSet finds the set of a private pool or makes a new set.
-func (p *Policy) otherSet(private uint8, small bool, stream uint16) *streamSet {
 	k := int(private) * 2
 	if !small {
 		k++
@@ -387,31 +373,32 @@ func (p *Policy) otherSet(private uint8, small bool, stream uint16) *streamSet {
 		s = new(streamSet)
 	}
 	s.pool, s.index, s.class, s.small, s.stream = pl, int32(len(p.sets)), class, small, stream
+	s.counts = &p.counts[class]
+	s.minRest, s.splitBelow = minBlockSize, math.MaxInt64
+	if !small && !p.conf.ExpandableSegments {
+		s.minRest, s.splitBelow = smallSize+1, p.conf.MaxSplitSize
+	}
 	p.sets = append(p.sets, s)
 	pl.sets[stream] = s
 	if private == 0 {
-		if small {
-			p.small = pl.sets
-		} else {
-			p.large = pl.sets
-		}
+		p.main[k] = pl.sets
 	}
 	return s
 }
 
-// newBlock returns the index of a zero block of a set. It may move p.blocks.
+// newBlock returns the index of a block of a set without address, size and
+// neighbours. It may move p.blocks.
 func (p *Policy) newBlock(s *streamSet, seg int32) uint32 {
 	var i uint32
 	if n := len(p.unusedB); n > 0 {
 		i = p.unusedB[n-1]
 		p.unusedB = p.unusedB[:n-1]
-		p.blocks[i] = block{gen: p.blocks[i].gen}
 	} else {
 		i = uint32(len(p.blocks))
 		p.blocks = append(p.blocks, block{})
 	}
-	p.blocks[i].set = s.index
-	p.blocks[i].seg = seg
+	b := &p.blocks[i]
+	b.prev, b.next, b.set, b.seg = 0, 0, s.index, seg
 	return i
 }
 
@@ -423,8 +410,7 @@ func (p *Policy) dropBlock(i uint32) {
 // insertFree puts a free block into its set; its GC age starts now.
 func (p *Policy) insertFree(s *streamSet, i uint32) {
 	b := &p.blocks[i]
-	b.state = free
-	b.base = s.pool.calls
+	b.state, b.base = free, s.pool.calls
 	s.insert(p.blocks, i)
 }
 
@@ -535,20 +521,20 @@ func (p *Policy) Restore(segs []policies.Segment) error {
 			if sb.State == policies.BlockFree {
 				p.insertFree(set, i)
 				if seg == noSeg && len(s.Blocks) > 1 {
-					p.countSplits(class, 1, b.size)
+					p.countSplits(set, 1, b.size)
 				}
 				continue
 			}
 			b.gen++
 			sb.Handle = handleOf(i, b.gen)
 			b.state = live
-			p.countAlloc(class, b.size, b.req)
+			p.countAlloc(set, b.size, b.req)
 			if sb.State == policies.BlockPending {
 				p.startPending()
 				b.state = pending
 				p.pending = append(p.pending, sb.Handle)
 				p.nPend++
-				p.countFree(class, b.size)
+				p.countFree(set, b.size)
 				continue
 			}
 			if b.size >= p.conf.MaxSplitSize {
