@@ -16,7 +16,12 @@ import (
 const maxOOMs = 1000
 
 // cancelEvery is how many events run between two looks at the context.
-const cancelEvery = 1 << 16
+const cancelEvery = 1 << 14
+
+// warmEvery is how many events' frees are announced to a policy whose tables
+// have outgrown the processor's caches: enough for many reads to overlap, few
+// enough for what they brought to stay.
+const warmEvery = 32
 
 // Run replays a trace under a configuration. It returns an error for a policy
 // or device that fails for another reason than lack of memory, for a trace
@@ -76,6 +81,8 @@ type running struct {
 	device  policies.Device
 	model   *Device // device, when it is the modelled one
 	policy  policies.Policy
+	warmer  policies.Warmer // policy, if it is one
+	next    [warmEvery]policies.Handle
 	stats   *policies.Stats
 	handles []policies.Handle
 	res     *Result
@@ -146,6 +153,7 @@ func (r *Runner) start(tr *traces.Trace, cfg Config, obs []Observer) (*running, 
 	if err != nil {
 		return nil, fmt.Errorf("policy %s: %w", cfg.Policy, err)
 	}
+	run.warmer, _ = run.policy.(policies.Warmer)
 	run.stats = run.policy.Stats()
 	if len(obs) > 0 {
 		run.relay = &relay{obs: obs}
@@ -168,12 +176,28 @@ func (r *running) events(ctx context.Context, from, to int) error {
 			return err
 		}
 		end := min(from+cancelEvery, to)
+		if r.warmer != nil && r.warmer.Cold() {
+			end = min(from+warmEvery, to)
+			r.warm(from, end)
+		}
 		if err := r.batch(from, end); err != nil {
 			return err
 		}
 		from = end
 	}
 	return nil
+}
+
+// warm tells the policy which blocks the frees of Events[from:to] name.
+func (r *running) warm(from, to int) {
+	n := 0
+	for k := from; k < to; k++ {
+		if e := &r.tr.Events[k]; e.Kind == traces.Free {
+			r.next[n] = r.handles[e.ID]
+			n++
+		}
+	}
+	r.warmer.Warm(r.next[:n])
 }
 
 func (r *running) batch(from, to int) error {

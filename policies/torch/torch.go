@@ -170,6 +170,8 @@ type Policy struct {
 	obs   policies.Observer
 	event policies.Event
 	buf   []uint32 // scratch of releases
+	// warmed keeps the reads of Warm from being compiled away.
+	warmed blockState
 }
 
 // Parse reads a configuration string for a PyTorch release into a Spec. The
