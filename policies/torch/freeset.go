@@ -39,11 +39,8 @@ const groupCount = 64
 // exactly, group g ≥ 1 the sizes [2^(g+5), 2^(g+6)) units in 64 equal parts.
 func classOf(size int64) (group, class uint) {
 	u := uint64(size) >> 9
-	if u < 64 {
-		return 0, uint(u)
-	}
-	l := uint(bits.Len64(u)) - 1
-	return l - 5, uint(u>>(l-6)) & 63
+	g := uint(bits.Len64(u|63)) - 6
+	return g, uint(u>>((g-(g+63)>>6)%64)) % 64 // the shift is 0 for group 0, g-1 for others
 }
 
 // find returns the first block in (size, address) order whose size is at least
@@ -52,27 +49,42 @@ func classOf(size int64) (group, class uint) {
 func (s *freeSet) find(size int64) (i uint32, e *sizeClass, group, class uint) {
 	g, c := classOf(size)
 	m := s.subs[g%groupCount] >> (c % 64) << (c % 64)
-	for {
+	if m == 0 {
+		m = s.groups >> 1 >> (g % 64) << 1 << (g % 64)
 		if m == 0 {
-			gm := s.groups >> 1 >> (g % 64) << 1 << (g % 64)
-			if gm == 0 {
-				return 0, nil, 0, 0
-			}
-			g = uint(bits.TrailingZeros64(gm))
-			m = s.subs[g%groupCount]
+			return 0, nil, 0, 0
 		}
-		c = uint(bits.TrailingZeros64(m))
-		e = &s.slots[g%groupCount][c%64]
-		if e.size >= size {
-			return e.root, e, g, c
-		}
-		// It is the class of size itself, which is a range of sizes.
-		list := s.others(e)
-		if k := atLeast(list, size); k >= 0 {
-			return list[k].root, nil, 0, 0
-		}
-		m &= m - 1
+		g = uint(bits.TrailingZeros64(m))
+		m = s.subs[g%groupCount]
 	}
+	c = uint(bits.TrailingZeros64(m))
+	e = &s.slots[g%groupCount][c%64]
+	if e.size < size {
+		return s.findInClass(e, size)
+	}
+	return e.root, e, g, c
+}
+
+// findInClass is find where the class of size itself is not empty, but its
+// smallest size is too small.
+func (s *freeSet) findInClass(e *sizeClass, size int64) (i uint32, _ *sizeClass, group, class uint) {
+	list := s.others(e)
+	if k := atLeast(list, size); k >= 0 {
+		return list[k].root, nil, 0, 0
+	}
+	g, c := classOf(size)
+	if c++; c == 64 {
+		g, c = g+1, 0
+	}
+	return s.find(smallestOf(g, c))
+}
+
+// smallestOf is the smallest size of a class.
+func smallestOf(g, c uint) int64 {
+	if g == 0 {
+		return int64(c) << 9
+	}
+	return int64(64+c) << (g - 1) << 9
 }
 
 // lowerBound returns the first block in (size, address) order whose size is
@@ -120,33 +132,29 @@ func (s *freeSet) reset() {
 // insert adds block i.
 func (s *freeSet) insert(blocks []block, i uint32) {
 	b := &blocks[i]
-	b.child = 0
 	g, c := classOf(b.size)
-	if s.slots[g%groupCount] == nil {
+	slots := s.slots[g%groupCount]
+	if slots == nil {
 		s.slots[g%groupCount] = new([64]sizeClass)
+		s.insert(blocks, i)
+		return
 	}
-	e := &s.slots[g%groupCount][c%64]
-	if e.root == 0 {
+	b.child = 0
+	e := &slots[c%64]
+	switch {
+	case e.root == 0:
 		e.size, e.root = b.size, i
 		s.subs[g%groupCount] |= 1 << (c % 64)
 		s.groups |= 1 << (g % 64)
-		return
+	case e.size == b.size:
+		e.root = meld(blocks, e.root, i)
+	default:
+		s.insertOther(blocks, e, i)
 	}
-	if e.size != b.size {
-		if e = s.classFor(e, b.size); e.root == 0 {
-			e.size, e.root = b.size, i
-			return
-		}
-	}
-	e.root = meld(blocks, e.root, i)
 }
 
-// classFor makes room for a size in a class that has, or had, another one and
-// returns the place for it.
-func (s *freeSet) classFor(e *sizeClass, size int64) *sizeClass {
-	if e.root == 0 {
-		return e
-	}
+// insertOther adds a block to a class that holds another size.
+func (s *freeSet) insertOther(blocks []block, e *sizeClass, i uint32) {
 	if e.more == 0 {
 		if len(s.more) == 0 {
 			s.more = append(s.more, nil)
@@ -154,17 +162,19 @@ func (s *freeSet) classFor(e *sizeClass, size int64) *sizeClass {
 		e.more = uint32(len(s.more))
 		s.more = append(s.more, nil)
 	}
+	size := blocks[i].size
 	list := &s.more[e.more]
 	if size < e.size {
 		*list = append(*list, sizeClass{size: e.size, root: e.root})
-		e.root = 0
-		return e
+		e.size, e.root = size, i
+		return
 	}
 	k, found := slices.BinarySearchFunc(*list, size, descending)
 	if !found {
-		*list = slices.Insert(*list, k, sizeClass{size: size})
+		*list = slices.Insert(*list, k, sizeClass{size: size, root: i})
+		return
 	}
-	return &(*list)[k]
+	(*list)[k].root = meld(blocks, (*list)[k].root, i)
 }
 
 // others are the sizes of a class beside the smallest, descending.
@@ -206,26 +216,32 @@ func (s *freeSet) removeInner(blocks []block, i uint32) {
 // pop takes the block with the lowest address of the smallest size of class c
 // of group g, which is e, out of the set.
 func (s *freeSet) pop(blocks []block, e *sizeClass, g, c uint) {
-	if first := blocks[e.root].child; first != 0 {
-		if blocks[first].sibling != 0 {
-			first = mergePairs(blocks, first)
-		}
-		e.root = first
-		return
-	}
-	e.root = 0
-	if e.more != 0 {
-		if list := &s.more[e.more]; len(*list) > 0 {
-			last := len(*list) - 1
-			e.size, e.root = (*list)[last].size, (*list)[last].root
-			*list = (*list)[:last]
+	first := blocks[e.root].child
+	e.root = first
+	switch {
+	case first == 0:
+		if e.more != 0 && s.promote(e) {
 			return
 		}
+		s.subs[g%groupCount] &^= 1 << (c % 64)
+		if s.subs[g%groupCount] == 0 {
+			s.groups &^= 1 << (g % 64)
+		}
+	case blocks[first].sibling != 0:
+		e.root = mergePairs(blocks, first)
 	}
-	s.subs[g%groupCount] &^= 1 << (c % 64)
-	if s.subs[g%groupCount] == 0 {
-		s.groups &^= 1 << (g % 64)
+}
+
+// promote makes the next size of a class its smallest; false if there is none.
+func (s *freeSet) promote(e *sizeClass) bool {
+	list := s.more[e.more]
+	last := len(list) - 1
+	if last < 0 {
+		return false
 	}
+	e.size, e.root = list[last].size, list[last].root
+	s.more[e.more] = list[:last]
+	return true
 }
 
 // next returns the block behind i in (size, address) order; 0 at the end.

@@ -36,7 +36,39 @@ func (p *Policy) Malloc(r policies.Request) (policies.Block, error) {
 			return policies.Block{}, policies.ErrOutOfMemory
 		}
 	}
-	return p.finish(s, i, size, r.Size), nil
+	b := &p.blocks[i]
+	// inactive_split changes by the net effect: a block of a split segment is
+	// no free piece any more, and the rest is a new one.
+	wasPiece := isPiece(b)
+	pieces, bytes := -wasPiece, -wasPiece*b.size
+	if rem := b.size - size; rem >= s.minRest && size < s.splitBelow {
+		// Index i stays the front: indices, unlike upstream's pointers, are
+		// not visible outside.
+		n := p.newBlock(s, b.seg)
+		b = &p.blocks[i]
+		rest := &p.blocks[n]
+		rest.addr, rest.size, rest.prev, rest.next = b.addr+uint64(size), rem, i, b.next
+		p.blocks[b.next].prev = n
+		b.next, b.size = n, size
+		p.insertFree(s, n)
+		pieces++
+		bytes += rem
+	}
+	if b.seg == noSeg {
+		p.countSplits(s, pieces, bytes)
+	}
+	b.state = live
+	b.req = r.Size
+	b.gen++
+	h := handleOf(i, b.gen)
+	p.countAlloc(s, b.size, r.Size)
+	if b.size >= p.conf.MaxSplitSize {
+		p.stats.OversizeAllocations.Add(1)
+	}
+	if p.obs != nil {
+		p.emit(policies.ActionAlloc, s, h, b.addr, b.size, r.Size)
+	}
+	return policies.Block{Handle: h, Addr: b.addr}, nil
 }
 
 // isLarge is 0 for a rounded size of the small pool, else 1.
@@ -139,42 +171,4 @@ func (p *Policy) allocBlock(s *streamSet, size int64) (uint32, error) {
 		p.emit(policies.ActionSegmentAlloc, s, 0, addr, a, 0)
 	}
 	return i, nil
-}
-
-// finish is alloc_found_block (spec A3.8): splits block i, which is in no set,
-// and hands its front out.
-func (p *Policy) finish(s *streamSet, i uint32, size, req int64) policies.Block {
-	b := &p.blocks[i]
-	// inactive_split changes by the net effect: a block of a split segment is
-	// no free piece any more, and the rest is a new one.
-	wasPiece := isPiece(b)
-	pieces, bytes := -wasPiece, -wasPiece*b.size
-	if rem := b.size - size; rem >= s.minRest && size < s.splitBelow {
-		// Index i stays the front: indices, unlike upstream's pointers, are
-		// not visible outside.
-		n := p.newBlock(s, b.seg)
-		b = &p.blocks[i]
-		r := &p.blocks[n]
-		r.addr, r.size, r.prev, r.next = b.addr+uint64(size), rem, i, b.next
-		p.blocks[b.next].prev = n
-		b.next, b.size = n, size
-		p.insertFree(s, n)
-		pieces++
-		bytes += rem
-	}
-	if b.seg == noSeg {
-		p.countSplits(s, pieces, bytes)
-	}
-	b.state = live
-	b.req = req
-	b.gen++
-	h := handleOf(i, b.gen)
-	p.countAlloc(s, b.size, req)
-	if b.size >= p.conf.MaxSplitSize {
-		p.stats.OversizeAllocations.Add(1)
-	}
-	if p.obs != nil {
-		p.emit(policies.ActionAlloc, s, h, b.addr, b.size, req)
-	}
-	return policies.Block{Handle: h, Addr: b.addr}
 }

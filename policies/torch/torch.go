@@ -391,17 +391,20 @@ func (p *Policy) set(private uint8, small bool, stream uint16) *streamSet {
 // newBlock returns the index of a block of a set without address, size and
 // neighbours. It may move p.blocks.
 func (p *Policy) newBlock(s *streamSet, seg int32) uint32 {
-	var i uint32
-	if n := len(p.unusedB); n > 0 {
-		i = p.unusedB[n-1]
-		p.unusedB = p.unusedB[:n-1]
-	} else {
-		i = uint32(len(p.blocks))
-		p.blocks = append(p.blocks, block{})
+	n := len(p.unusedB) - 1
+	if n < 0 {
+		return p.appendBlock(s, seg)
 	}
+	i := p.unusedB[n]
+	p.unusedB = p.unusedB[:n]
 	b := &p.blocks[i]
 	b.prev, b.next, b.set, b.seg = 0, 0, s.index, seg
 	return i
+}
+
+func (p *Policy) appendBlock(s *streamSet, seg int32) uint32 {
+	p.blocks = append(p.blocks, block{set: s.index, seg: seg})
+	return uint32(len(p.blocks) - 1)
 }
 
 func (p *Policy) dropBlock(i uint32) {
