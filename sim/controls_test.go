@@ -27,7 +27,7 @@ func TestControls(t *testing.T) {
 		{"highest instead of lowest address", "freeset.go", "bits.Sub64(blocks[y].addr, blocks[x].addr, 0)", "bits.Sub64(blocks[x].addr, blocks[y].addr, 0)"},
 		{"garbage collection takes only blocks older than the average", "release.go", "float64(age) < oldest", "float64(age) <= oldest"},
 		{"no walk over expandable blocks", "expandable.go", "for i != 0 && p.blocks[i].seg != noSeg {\n\t\t// Only", "for false {\n\t\t// Only"},
-		{"inactive_split counts merges one by one", "free.go", "pieces--\n\t\tbytes -= p.absorb(s, i, j)\n\t}\n\tif j := b.next", "p.countSplits(s, -1, 0)\n\t\tbytes -= p.absorb(s, i, j)\n\t}\n\tif j := b.next"},
+		{"inactive_split counts merges one by one", "free.go", "pieces--\n\t\tbytes -= p.absorb(s, b, i, j)\n\t}\n\tif j := b.next", "p.countSplits(s, -1, 0)\n\t\tbytes -= p.absorb(s, b, i, j)\n\t}\n\tif j := b.next"},
 		{"the small pool is flushed first", "release.go", "[...]int{1, 0}", "[...]int{0, 1}"},
 		{"a limit that is met exactly fails", "malloc.go", "p.total+a > p.limit", "p.total+a >= p.limit"},
 	} {

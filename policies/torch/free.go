@@ -6,14 +6,19 @@ import (
 	"allocsim/policies"
 )
 
+var errBadFree = fmt.Errorf("torch: %w", policies.ErrBadFree)
+
 // Free is DeviceCachingAllocator::free (spec A4.1). A pending block stays
 // active until FreeCompleted or the next flush or EmptyCache.
 func (p *Policy) Free(h policies.Handle, isPending bool) error {
-	i := p.find(h)
-	if i == 0 || p.blocks[i].state != live {
-		return fmt.Errorf("torch: %w", policies.ErrBadFree)
+	blocks, i := p.blocks, uint32(h)
+	if int(i) >= len(blocks) {
+		return errBadFree
 	}
-	b := &p.blocks[i]
+	b := &blocks[i]
+	if b.gen != uint32(h>>32) || b.state != live {
+		return errBadFree
+	}
 	s := p.sets[b.set]
 	if isPending {
 		p.startPending()
@@ -31,7 +36,7 @@ func (p *Policy) Free(h policies.Handle, isPending bool) error {
 		p.nPend++
 		return nil
 	}
-	p.freeBlock(s, i)
+	p.freeBlock(s, i, b)
 	return nil
 }
 
@@ -47,7 +52,7 @@ func (p *Policy) FreeCompleted(h policies.Handle) error {
 	} else if len(p.pending) > 64 && len(p.pending) > 4*p.nPend {
 		p.compactPending(i)
 	}
-	p.freeBlock(p.sets[p.blocks[i].set], i)
+	p.freeBlock(p.sets[p.blocks[i].set], i, &p.blocks[i])
 	return nil
 }
 
@@ -77,41 +82,40 @@ func (p *Policy) completePending(of func(*streamSet) bool) {
 			kept = append(kept, h)
 			continue
 		}
-		p.freeBlock(s, i)
+		p.freeBlock(s, i, &p.blocks[i])
 	}
 	p.pending = kept
 	p.nPend = len(kept)
 }
 
-// freeBlock is free_block (spec A4.2): merges with free neighbours and puts
-// the result into its set.
-func (p *Policy) freeBlock(s *streamSet, i uint32) {
-	b := &p.blocks[i]
+// freeBlock is free_block (spec A4.2): merges block i, which is b, with free
+// neighbours and puts the result into its set.
+func (p *Policy) freeBlock(s *streamSet, i uint32, b *block) {
 	if p.obs != nil {
 		p.emit(policies.ActionFreeCompleted, s, handleOf(i, b.gen), b.addr, b.size, b.req)
 	}
-	size, req := b.size, b.req
+	s.counts.requested -= b.req
+	p.counts[policies.All].requested -= b.req
+	if p.pends {
+		p.stats.Active.Sub(s.class, 1)
+		p.stats.ActiveBytes.Sub(s.class, b.size)
+	}
 	// inactive_split changes once, by the net effect (spec A4.2).
 	var pieces, bytes int64
-	if j := b.prev; p.blocks[j].state == free {
+	blocks := p.blocks
+	if j := b.prev; blocks[j].state == free {
 		pieces--
-		bytes -= p.absorb(s, i, j)
+		bytes -= p.absorb(s, b, i, j)
 	}
-	if j := b.next; p.blocks[j].state == free {
+	if j := b.next; blocks[j].state == free {
 		pieces--
-		bytes -= p.absorb(s, i, j)
+		bytes -= p.absorb(s, b, i, j)
 	}
-	p.insertFree(s, i)
 	if b.seg == noSeg {
 		isPiece := isPiece(b)
 		p.countSplits(s, pieces+isPiece, bytes+isPiece*b.size)
 	}
-	s.counts.requested -= req
-	p.counts[policies.All].requested -= req
-	if p.pends {
-		p.stats.Active.Sub(s.class, 1)
-		p.stats.ActiveBytes.Sub(s.class, size)
-	}
+	s.insertFree(blocks, i)
 }
 
 // isPiece is 1 for a block of a split segment, 0 for one that is a whole
@@ -121,24 +125,26 @@ func isPiece(b *block) int64 {
 	return int64(uint64(-n) >> 63)
 }
 
-// absorb merges the free neighbour j into i, which is in no set, and returns
-// j's size.
-func (p *Policy) absorb(s *streamSet, i, j uint32) int64 {
-	s.remove(p.blocks, j)
-	p.join(i, j)
-	return p.blocks[j].size
+// absorb merges the free neighbour j into block i, which is b and in no set,
+// and returns j's size.
+func (p *Policy) absorb(s *streamSet, b *block, i, j uint32) int64 {
+	blocks := p.blocks
+	s.remove(blocks, j)
+	p.join(b, i, j)
+	return blocks[j].size
 }
 
-// join makes i cover its neighbour j too and drops j.
-func (p *Policy) join(i, j uint32) {
-	b, nb := &p.blocks[i], &p.blocks[j]
+// join makes block i, which is b, cover its neighbour j too and drops j.
+func (p *Policy) join(b *block, i, j uint32) {
+	blocks := p.blocks
+	nb := &blocks[j]
 	b.size += nb.size
 	if b.prev == j {
 		b.addr, b.prev = nb.addr, nb.prev
-		p.blocks[nb.prev].next = i
+		blocks[nb.prev].next = i
 	} else {
 		b.next = nb.next
-		p.blocks[nb.next].prev = i
+		blocks[nb.next].prev = i
 	}
 	p.dropBlock(j)
 }

@@ -11,7 +11,7 @@ var errTooLarge = fmt.Errorf("tried to allocate more than 1EB memory: %w", polic
 
 // Malloc serves a request: the order of attempts of spec A3.
 func (p *Policy) Malloc(r policies.Request) (policies.Block, error) {
-	if r.Size >= maxRequest || r.Size <= 0 {
+	if uint64(r.Size-1) >= maxRequest-1 {
 		return policies.Block{}, errTooLarge
 	}
 	size := p.round(r.Size)
@@ -25,15 +25,8 @@ func (p *Policy) Malloc(r policies.Request) (policies.Block, error) {
 	i := p.findFree(s, size)
 	if i == 0 {
 		var err error
-		if i, err = p.obtain(s, size, r.Pool != 0); err != nil {
+		if i, err = p.obtain(s, size, r); err != nil {
 			return policies.Block{}, err
-		}
-		if i == 0 {
-			p.stats.NumOOMs++
-			if p.obs != nil {
-				p.emit(policies.ActionOOM, s, 0, 0, size, r.Size)
-			}
-			return policies.Block{}, policies.ErrOutOfMemory
 		}
 	}
 	b := &p.blocks[i]
@@ -45,12 +38,13 @@ func (p *Policy) Malloc(r policies.Request) (policies.Block, error) {
 		// Index i stays the front: indices, unlike upstream's pointers, are
 		// not visible outside.
 		n := p.newBlock(s, b.seg)
-		b = &p.blocks[i]
-		rest := &p.blocks[n]
+		blocks := p.blocks
+		b = &blocks[i]
+		rest := &blocks[n]
 		rest.addr, rest.size, rest.prev, rest.next = b.addr+uint64(size), rem, i, b.next
-		p.blocks[b.next].prev = n
+		blocks[b.next].prev = n
 		b.next, b.size = n, size
-		p.insertFree(s, n)
+		s.insertFree(blocks, n)
 		pieces++
 		bytes += rem
 	}
@@ -105,9 +99,21 @@ func (p *Policy) findFree(s *streamSet, size int64) uint32 {
 	return i
 }
 
-// obtain gets memory from the device for a request that no free block serves;
-// 0 when everything failed.
-func (p *Policy) obtain(s *streamSet, size int64, capturing bool) (uint32, error) {
+// obtain gets memory from the device for a request that no free block serves.
+func (p *Policy) obtain(s *streamSet, size int64, r policies.Request) (uint32, error) {
+	i, err := p.tryDevice(s, size, r.Pool != 0)
+	if i != 0 || err != nil {
+		return i, err
+	}
+	p.stats.NumOOMs++
+	if p.obs != nil {
+		p.emit(policies.ActionOOM, s, 0, 0, size, r.Size)
+	}
+	return 0, policies.ErrOutOfMemory
+}
+
+// tryDevice makes the attempts of obtain; 0 when all failed.
+func (p *Policy) tryDevice(s *streamSet, size int64, capturing bool) (uint32, error) {
 	if p.collects {
 		if err := p.collectGarbage(); err != nil {
 			return 0, err

@@ -412,11 +412,11 @@ func (p *Policy) dropBlock(i uint32) {
 	p.unusedB = append(p.unusedB, i)
 }
 
-// insertFree puts a free block into its set; its GC age starts now.
-func (p *Policy) insertFree(s *streamSet, i uint32) {
-	b := &p.blocks[i]
+// insertFree puts a free block into the set; its GC age starts now.
+func (s *streamSet) insertFree(blocks []block, i uint32) {
+	b := &blocks[i]
 	b.state, b.base = free, s.pool.calls
-	s.insert(p.blocks, i)
+	s.insert(blocks, i)
 }
 
 func handleOf(i, gen uint32) policies.Handle {
@@ -524,7 +524,7 @@ func (p *Policy) Restore(segs []policies.Segment) error {
 			}
 			prev = i
 			if sb.State == policies.BlockFree {
-				p.insertFree(set, i)
+				set.insertFree(p.blocks, i)
 				if seg == noSeg && len(s.Blocks) > 1 {
 					p.countSplits(set, 1, b.size)
 				}
