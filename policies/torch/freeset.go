@@ -223,10 +223,10 @@ func (s *freeSet) pop(blocks []block, e *sizeClass, g, c uint) {
 		if e.more != 0 && s.promote(e) {
 			return
 		}
-		s.subs[g%groupCount] &^= 1 << (c % 64)
-		if s.subs[g%groupCount] == 0 {
-			s.groups &^= 1 << (g % 64)
-		}
+		m := s.subs[g%groupCount] &^ (1 << (c % 64))
+		s.subs[g%groupCount] = m
+		// Whether the group is empty now cannot be predicted: no branch.
+		s.groups &^= (^(m | -m) >> 63) << (g % 64)
 	case blocks[first].sibling != 0:
 		e.root = mergePairs(blocks, first)
 	}
