@@ -30,8 +30,9 @@ import (
 // the decoder. Its errors end the decoding.
 type Handler interface {
 	// Dict is called once for each dict, when it is complete, with keys and
-	// values alternating. A key may repeat: the last one wins.
-	Dict(d *Decoder, pairs []Value) (Value, error)
+	// values alternating. A key may repeat: the last one wins. same reports
+	// that the keys are one for one those of the call before.
+	Dict(d *Decoder, pairs []Value, same bool) (Value, error)
 	// Seq is called for each list, tuple or set. Long lists come in several
 	// calls: acc is the answer of the call before, 0 at first; last marks the
 	// final call.
@@ -79,6 +80,7 @@ type Decoder struct {
 	memo  []*[memoChunk]Value // 0 = never set
 	// memoized counts MEMOIZE opcodes and other puts: the next MEMOIZE slot.
 	memoized uint64
+	shape    shape
 
 	strings *interner
 	big     []int64
@@ -100,13 +102,17 @@ type container struct {
 // NewDecoder returns a decoder for one pickle. The strings in known get the
 // ids 0, 1, 2, ….
 func NewDecoder(ctx context.Context, r io.Reader, h Handler, known ...string) *Decoder {
-	return &Decoder{
+	d := &Decoder{
 		ctx: ctx, r: r, h: h,
 		buf:     make([]byte, bufSize+maxOp),
 		stack:   make([]Value, 0, 4096),
 		items:   make([]Value, 0, 4096),
 		strings: newInterner(known),
 	}
+	for i := range d.shape.texts {
+		d.shape.texts[i] = never
+	}
+	return d
 }
 
 // Offset is the number of bytes decoded so far.
@@ -343,6 +349,16 @@ func (d *Decoder) Decode() (Value, error) {
 			}
 			d.marks = append(d.marks, len(st))
 		case opEmptyDict, opEmptyList, opEmptySet:
+			if op == opEmptyDict {
+				q, s, err := d.repeats(p-1, st)
+				if err != nil {
+					return 0, err
+				}
+				if q != p-1 {
+					p, st = q, s
+					break
+				}
+			}
 			d.pos, d.stack = p, st
 			if err := d.newContainer(op == opEmptyDict, len(st)); err != nil {
 				return 0, err
@@ -651,7 +667,7 @@ func (d *Decoder) finish(at int) error {
 	c := &d.open[i]
 	var err error
 	if c.dict {
-		v, err = d.h.Dict(d, d.items[c.start:c.end])
+		v, err = d.dict(d.items[c.start:c.end])
 	} else {
 		v, err = d.h.Seq(d, c.acc, d.items[c.start:c.end], true)
 	}
@@ -701,7 +717,7 @@ func (d *Decoder) complete(from int, dict bool) (bool, error) {
 	var v Value
 	var err error
 	if dict {
-		v, err = d.h.Dict(d, d.stack[from:])
+		v, err = d.dict(d.stack[from:])
 	} else {
 		v, err = d.h.Seq(d, 0, d.stack[from:], true)
 	}
@@ -894,6 +910,9 @@ func (d *Decoder) put(n uint64) error {
 			return d.errAt(d.pos-1, "a container is memoized twice")
 		}
 		o.memo = int64(n)
+	}
+	if *slot != 0 {
+		d.forgetKeys()
 	}
 	*slot = v
 	// MEMOIZE uses the number of entries; picklers don't mix the two forms.
