@@ -1,14 +1,24 @@
 package snapshot
 
 // rangeSet is a set of disjoint address ranges in address order, each with a
-// number. It is a list of sorted chunks: binary search finds the chunk and the
-// place in it, and a change moves at most one chunk.
+// number. It is a list of sorted chunks, each of which is searched in two steps,
+// and a change moves at most one chunk.
 type rangeSet struct {
 	chunks []*rangeChunk
 	firsts []uint64 // lower bound of each chunk's addresses; the first is 0
+	// hints remember, by a hash of the address, the chunk in which locate found
+	// it: programs use the same addresses again and again. A hint may be out of
+	// date, so it is checked.
+	hints [1 << hintBits]uint32
 }
 
+const hintBits = 10
+
 const rangeChunkLen = 64
+
+// noAddr fills the unused places of rangeChunk.addr. Ranges begin below it, and
+// so are the addresses that are looked up; exact also takes noAddr itself.
+const noAddr = 1 << 63
 
 type rangeChunk struct {
 	n    int
@@ -18,7 +28,15 @@ type rangeChunk struct {
 }
 
 func newRangeSet() *rangeSet {
-	return &rangeSet{chunks: []*rangeChunk{new(rangeChunk)}, firsts: []uint64{0}}
+	return &rangeSet{chunks: []*rangeChunk{newRangeChunk()}, firsts: []uint64{0}}
+}
+
+func newRangeChunk() *rangeChunk {
+	c := new(rangeChunk)
+	for i := range c.addr {
+		c.addr[i] = noAddr
+	}
+	return c
 }
 
 // pos is a place in the set: the range at chunk c, index i.
@@ -27,7 +45,30 @@ type pos struct{ c, i int }
 // locate returns the chunk that addr belongs to and the place in it of the last
 // range that starts at or below addr, -1 if there is none.
 func (s *rangeSet) locate(addr uint64) pos {
-	// Both searches halve a span with a conditional move instead of a branch:
+	h := &s.hints[addr*0x9E3779B97F4A7C15>>(64-hintBits)]
+	k := int(*h)
+	if k >= len(s.firsts) || s.firsts[k] > addr || (k+1 < len(s.firsts) && s.firsts[k+1] <= addr) {
+		k = s.chunkOf(addr)
+		*h = uint32(k)
+	}
+	// Of the 64 addresses, first count those at or below addr among each
+	// eighth, then among the eight that are left. Both counts do without
+	// branches, whose outcomes would be random, and without a chain of loads.
+	a := &s.chunks[k].addr
+	const m = rangeChunkLen - 1
+	i := 8 * (below(a[8], addr) + below(a[16], addr) + below(a[24], addr) + below(a[32], addr) +
+		below(a[40], addr) + below(a[48], addr) + below(a[56], addr))
+	i += below(a[(i+1)&m], addr) + below(a[(i+2)&m], addr) + below(a[(i+3)&m], addr) + below(a[(i+4)&m], addr) +
+		below(a[(i+5)&m], addr) + below(a[(i+6)&m], addr) + below(a[(i+7)&m], addr)
+	return pos{k, int(i+below(a[i&m], addr)) - 1}
+}
+
+// below is 1 if a ≤ b and 0 if not, for numbers up to 1<<63.
+func below(a, b uint64) uint64 { return (a - b - 1) >> 63 }
+
+// chunkOf returns the chunk that addr belongs to.
+func (s *rangeSet) chunkOf(addr uint64) int {
+	// The search halves a span with a conditional move instead of a branch:
 	// the outcomes are random, and mispredictions would cost the most.
 	lo := 0
 	for n := len(s.firsts); n > 1; {
@@ -37,19 +78,7 @@ func (s *rangeSet) locate(addr uint64) pos {
 		}
 		n -= half
 	}
-	c := s.chunks[lo]
-	if c.n == 0 || c.addr[0] > addr {
-		return pos{lo, -1}
-	}
-	i := 0
-	for n := c.n; n > 1; {
-		half := n >> 1
-		if t := i + half; c.addr[t&(rangeChunkLen-1)] <= addr {
-			i = t
-		}
-		n -= half
-	}
-	return pos{lo, i}
+	return lo
 }
 
 // find returns the place of the last range that starts at or below addr; it is
@@ -123,11 +152,14 @@ func (s *rangeSet) insert(addr, end uint64, val uint32) (pos, bool) {
 	c := s.chunks[p.c]
 	if c.n == rangeChunkLen {
 		const half = rangeChunkLen / 2
-		d := new(rangeChunk)
+		d := newRangeChunk()
 		d.n = copy(d.addr[:], c.addr[half:])
 		copy(d.end[:], c.end[half:])
 		copy(d.val[:], c.val[half:])
 		c.n = half
+		for i := range half {
+			c.addr[half+i] = noAddr
+		}
 		s.chunks = append(s.chunks, nil)
 		copy(s.chunks[p.c+2:], s.chunks[p.c+1:])
 		s.chunks[p.c+1] = d
@@ -155,6 +187,7 @@ func (s *rangeSet) remove(p pos) {
 	copy(c.end[p.i:], c.end[p.i+1:c.n])
 	copy(c.val[p.i:], c.val[p.i+1:c.n])
 	c.n--
+	c.addr[c.n] = noAddr
 	if c.n == 0 && p.c > 0 {
 		s.chunks = append(s.chunks[:p.c], s.chunks[p.c+1:]...)
 		s.firsts = append(s.firsts[:p.c], s.firsts[p.c+1:]...)
