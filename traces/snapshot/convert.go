@@ -388,8 +388,10 @@ func (c *converter) newOutput(extra int) *output {
 			}
 		}
 	}
+	// The builder makes room for half as many blocks as events, but a program
+	// that ends with more than it began with has more.
 	o := &output{
-		b:       traces.NewBuilder(events + extra + len(c.caches)),
+		b:       traces.NewBuilder(max(events+extra+len(c.caches), 2*(allocs+extra))),
 		streams: make([]int32, len(c.rec.streams)),
 		pools:   make([]int16, len(c.rec.pools)),
 		addr:    make([]uint64, 0, allocs+extra),
