@@ -50,8 +50,6 @@ const (
 	maxStack = 1 << 24
 	// maxOpen bounds the containers under construction at one time.
 	maxOpen = 1 << 16
-	// memoChunk is the granularity in which the memo grows.
-	memoChunk = 1 << 13
 )
 
 // ErrTruncated is wrapped by the error for data that end before the pickle
@@ -73,11 +71,12 @@ type Decoder struct {
 	base int64 // offset of buf[0] in the stream
 	eof  bool
 
-	stack []Value
-	marks []int // stack heights
-	items []Value
-	open  []container
-	memo  []*[memoChunk]Value // 0 = never set
+	stack  []Value
+	marks  []int // stack heights
+	items  []Value
+	open   []container
+	memo   []*[memoPage]Value // 0 = never set; nil = none or packed
+	packed []packedPage       // as long as memo
 	// memoized counts MEMOIZE opcodes and other puts: the next MEMOIZE slot.
 	memoized uint64
 	shape    shape
@@ -127,7 +126,7 @@ func (d *Decoder) StringByID(id uint32) string { return string(d.strings.bytes(i
 // Release drops what only decoding needs. Values and their accessors stay
 // valid.
 func (d *Decoder) Release() {
-	d.buf, d.stack, d.items, d.open, d.memo, d.marks, d.scratch = nil, nil, nil, nil, nil, nil, nil
+	d.buf, d.stack, d.items, d.open, d.memo, d.packed, d.marks, d.scratch = nil, nil, nil, nil, nil, nil, nil, nil
 }
 
 // fill moves the unread bytes to the front and reads until at least want are
@@ -676,7 +675,7 @@ func (d *Decoder) finish(at int) error {
 	}
 	d.stack[at] = v
 	if c.memo >= 0 {
-		d.memo[c.memo/memoChunk][c.memo%memoChunk] = v
+		d.memo[c.memo/memoPage][c.memo%memoPage] = v
 	}
 	if i == len(d.open)-1 {
 		d.items = d.items[:c.start]
@@ -726,7 +725,7 @@ func (d *Decoder) complete(from int, dict bool) (bool, error) {
 	}
 	d.stack[from-1] = v
 	if c.memo >= 0 {
-		d.memo[c.memo/memoChunk][c.memo%memoChunk] = v
+		d.memo[c.memo/memoPage][c.memo%memoPage] = v
 	}
 	d.open = d.open[:i]
 	return true, nil
@@ -844,44 +843,6 @@ func (d *Decoder) drop(from int) error {
 	return nil
 }
 
-// memoGet is false for an empty slot and for a container under construction.
-func (d *Decoder) memoGet(n uint64) (Value, bool) {
-	if c := n / memoChunk; c < uint64(len(d.memo)) && d.memo[c] != nil {
-		v := d.memo[c][n%memoChunk]
-		return v, v.tag()-1 < tagOpen-1
-	}
-	return 0, false
-}
-
-// memoGetOpen is memoGet's slow way: a reference to a container that is still
-// on the stack completes it, because only recursive data would change it
-// later. at is the place of the opcode in buf.
-func (d *Decoder) memoGetOpen(n uint64, at int) (Value, error) {
-	c := n / memoChunk
-	if c >= uint64(len(d.memo)) || d.memo[c] == nil || d.memo[c][n%memoChunk] == 0 {
-		return 0, d.errAt(at, "a reference to memo entry %d, which does not exist", n)
-	}
-	i := d.memo[c][n%memoChunk].num()
-	if i >= uint64(len(d.open)) || int(d.open[i].at) >= len(d.stack) {
-		return 0, d.errAt(at, "a reference to memo entry %d, which was discarded", n)
-	}
-	top := int(d.open[i].at)
-	if err := d.finish(top); err != nil {
-		return 0, err
-	}
-	return d.stack[top], nil
-}
-
-// freeSlot is the memo slot for the next MEMOIZE if it is there and unused.
-func (d *Decoder) freeSlot() *Value {
-	if c := d.memoized / memoChunk; c < uint64(len(d.memo)) && d.memo[c] != nil {
-		if slot := &d.memo[c][d.memoized%memoChunk]; *slot == 0 {
-			return slot
-		}
-	}
-	return nil
-}
-
 // put stores the top of the stack under memo number n.
 func (d *Decoder) put(n uint64) error {
 	top := len(d.stack) - 1
@@ -892,14 +853,7 @@ func (d *Decoder) put(n uint64) error {
 	if n > uint64(d.Offset()) {
 		return d.errAt(d.pos-1, "memo number %d is larger than the file can fill", n)
 	}
-	c := n / memoChunk
-	for uint64(len(d.memo)) <= c {
-		d.memo = append(d.memo, nil)
-	}
-	if d.memo[c] == nil {
-		d.memo[c] = new([memoChunk]Value)
-	}
-	slot := &d.memo[c][n%memoChunk]
+	slot := d.slot(n)
 	if slot.tag() == tagOpen {
 		return d.errAt(d.pos-1, "memo entry %d is overwritten while its container is under construction", n)
 	}
