@@ -284,7 +284,7 @@ func (d *Decoder) Decode() (Value, error) {
 			if !ok {
 				var err error
 				d.pos, d.stack = p, st
-				if v, err = d.memoGetOpen(uint64(binary.LittleEndian.Uint32(b[p-4:])), p-5); err != nil {
+				if v, err = d.memoGetSlow(uint64(binary.LittleEndian.Uint32(b[p-4:])), p-5); err != nil {
 					return 0, err
 				}
 				st = d.stack
@@ -296,7 +296,7 @@ func (d *Decoder) Decode() (Value, error) {
 			if !ok {
 				var err error
 				d.pos, d.stack = p, st
-				if v, err = d.memoGetOpen(uint64(b[p-1]), p-2); err != nil {
+				if v, err = d.memoGetSlow(uint64(b[p-1]), p-2); err != nil {
 					return 0, err
 				}
 				st = d.stack
@@ -975,7 +975,7 @@ func (d *Decoder) text(op byte, at int) error {
 		}
 		v, ok := d.memoGet(n)
 		if !ok {
-			if v, err = d.memoGetOpen(n, int(offset-d.base)); err != nil {
+			if v, err = d.memoGetSlow(n, int(offset-d.base)); err != nil {
 				return err
 			}
 		}

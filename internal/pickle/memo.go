@@ -96,26 +96,31 @@ func (c *memoColumn) list(page *[memoPage]Value, i, n int) bool {
 	return true
 }
 
-// memoGet is false for an empty slot and for a container under construction.
+// memoGet is false for an empty slot, for a container under construction and
+// for an entry that is packed. It is as short as it is to be inlined.
 func (d *Decoder) memoGet(n uint64) (Value, bool) {
 	if c := n / memoPage; c < uint64(len(d.memo)) && d.memo[c] != nil {
 		v := d.memo[c][n%memoPage]
 		return v, v.tag()-1 < tagOpen-1
 	}
-	return d.memoGetPacked(n)
-}
-
-func (d *Decoder) memoGetPacked(n uint64) (Value, bool) {
-	if c := n / memoPage; c < uint64(len(d.packed)) && d.packed[c] != nil {
-		return d.packed[c].at(n % memoPage), true
-	}
 	return 0, false
 }
 
-// memoGetOpen is memoGet's slow way: a reference to a container that is still
-// on the stack completes it, because only recursive data would change it
-// later. at is the place of the opcode in buf.
-func (d *Decoder) memoGetOpen(n uint64, at int) (Value, error) {
+// memoGetAny is memoGet for packed entries, too.
+func (d *Decoder) memoGetAny(n uint64) (Value, bool) {
+	if c := n / memoPage; c < uint64(len(d.packed)) && d.packed[c] != nil {
+		return d.packed[c].at(n % memoPage), true
+	}
+	return d.memoGet(n)
+}
+
+// memoGetSlow is what is left when memoGet is false. A reference to a container
+// that is still on the stack completes it, because only recursive data would
+// change it later. at is the place of the opcode in buf.
+func (d *Decoder) memoGetSlow(n uint64, at int) (Value, error) {
+	if v, ok := d.memoGetAny(n); ok {
+		return v, nil
+	}
 	c := n / memoPage
 	if c >= uint64(len(d.memo)) || d.memo[c] == nil || d.memo[c][n%memoPage] == 0 {
 		return 0, d.errAt(at, "a reference to memo entry %d, which does not exist", n)

@@ -91,7 +91,7 @@ func (d *Decoder) sameKey(i int, b []byte, q int) bool {
 	default:
 		return false
 	}
-	if v, ok := d.memoGet(n); !ok || v != s.pairs[2*i] {
+	if v, ok := d.memoGetAny(n); !ok || v != s.pairs[2*i] {
 		return false
 	}
 	s.keys[i].set(b[q:], size, s.pairs[2*i])
@@ -131,15 +131,19 @@ func (d *Decoder) repeats(p int, st []Value) (int, []Value, error) {
 			case opLongBinGet:
 				var ok bool
 				if v, ok = d.memoGet(uint64(binary.LittleEndian.Uint32(b[q+1:]))); !ok {
-					i++
-					break pair
+					if v, ok = d.memoGetAny(uint64(binary.LittleEndian.Uint32(b[q+1:]))); !ok {
+						i++
+						break pair
+					}
 				}
 				q += 5
 			case opBinGet:
 				var ok bool
 				if v, ok = d.memoGet(uint64(b[q+1])); !ok {
-					i++
-					break pair
+					if v, ok = d.memoGetAny(uint64(b[q+1])); !ok {
+						i++
+						break pair
+					}
 				}
 				q += 2
 			case opBinInt1:
