@@ -542,10 +542,10 @@ func (c *converter) replay(start []startSegment) (*traces.Trace, error) {
 			switch {
 			case !c.completed:
 				o.b.Free(last, id)
-				m.live.remove(p)
+				m.live.vacate(p)
 			case j < c.n && c.at(j).action == actFreeCompleted && c.at(j).addr == e.addr:
 				o.b.Free(last, id)
-				m.live.remove(p)
+				m.live.vacate(p)
 				i = j
 			default:
 				o.b.FreeRequested(last, id)
@@ -566,7 +566,7 @@ func (c *converter) replay(start []startSegment) (*traces.Trace, error) {
 			default:
 				o.b.FreeCompleted(last, id&^pendingBit)
 			}
-			m.live.remove(p)
+			m.live.vacate(p)
 		case actSegmentAlloc, actSegmentMap:
 			end := e.addr + uint64(e.size)
 			if e.size == 0 || end > 1<<63 {
