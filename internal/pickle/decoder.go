@@ -80,6 +80,7 @@ type Decoder struct {
 	// memoized counts MEMOIZE opcodes and other puts: the next MEMOIZE slot.
 	memoized uint64
 	shape    shape
+	list     []Value // lastList's items
 
 	strings *interner
 	big     []int64
@@ -126,7 +127,7 @@ func (d *Decoder) StringByID(id uint32) string { return string(d.strings.bytes(i
 // Release drops what only decoding needs. Values and their accessors stay
 // valid.
 func (d *Decoder) Release() {
-	d.buf, d.stack, d.items, d.open, d.memo, d.packed, d.marks, d.scratch = nil, nil, nil, nil, nil, nil, nil, nil
+	d.buf, d.stack, d.items, d.open, d.memo, d.packed, d.marks, d.list, d.scratch = nil, nil, nil, nil, nil, nil, nil, nil, nil
 }
 
 // fill moves the unread bytes to the front and reads until at least want are

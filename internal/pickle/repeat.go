@@ -192,6 +192,19 @@ func (d *Decoder) repeats(p int, st []Value) (int, []Value, error) {
 					d.memoized++
 					q++
 				}
+			case opEmptyList: // of frames, in a snapshot
+				var ok bool
+				var err error
+				if i+2 == len(pairs) {
+					q, v, ok, err = d.lastList(q)
+				}
+				if err != nil {
+					return 0, nil, err
+				}
+				if !ok {
+					i++
+					break pair
+				}
 			case opNone:
 				v = None
 				q++
@@ -227,4 +240,50 @@ func (d *Decoder) repeats(p int, st []Value) (int, []Value, error) {
 		return q, append(st, pairs[:i]...), nil
 	}
 	return p, st, nil
+}
+
+// lastList decodes the list at buf[q] if it is all references to the memo and
+// the dict that it is the last value of can be completed behind it. It returns
+// the place behind the list and its value; otherwise false and nothing has
+// changed.
+func (d *Decoder) lastList(q int) (int, Value, bool, error) {
+	b := d.buf
+	slot := d.freeSlot()
+	if slot == nil || b[q+1] != opMemoize || b[q+2] != opMark {
+		return q, 0, false, nil
+	}
+	items := d.list[:0]
+	p := q + 3
+	for ; p+maxOp <= d.end; p += 2 {
+		n := uint64(b[p+1])
+		switch b[p] {
+		case opBinGet:
+		case opLongBinGet:
+			n = uint64(binary.LittleEndian.Uint32(b[p+1:]))
+			p += 3
+		case opAppends:
+			d.list = items
+			if b[p+1] != opSetItems || (b[p+2] != opEmptyDict && b[p+2] != opAppends) {
+				return q, 0, false, nil
+			}
+			d.pos = p + 1
+			v, err := d.h.Seq(d, 0, items, true)
+			if err != nil {
+				return 0, 0, false, d.wrap(err)
+			}
+			*slot = v
+			d.memoized++
+			return p + 1, v, true, nil
+		default:
+			return q, 0, false, nil
+		}
+		v, ok := d.memoGet(n)
+		if !ok {
+			if v, ok = d.memoGetAny(n); !ok {
+				return q, 0, false, nil
+			}
+		}
+		items = append(items, v)
+	}
+	return q, 0, false, nil
 }
