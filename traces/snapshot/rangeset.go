@@ -52,17 +52,9 @@ type pos struct{ c, i int }
 func (s *rangeSet) locate(addr uint64) pos {
 	h := s.hint(addr)
 	k, i := int(*h/rangeChunkLen), uint64(*h%rangeChunkLen)
-	if k < len(s.chunks) && s.chunks[k].addr[i] <= addr {
-		next := uint64(noAddr)
-		if k+1 < len(s.firsts) {
-			next = s.firsts[k+1]
-		}
-		if addr < next {
-			if i+1 == rangeChunkLen || addr < s.chunks[k].addr[i+1] {
-				return pos{k, int(i)}
-			}
-		} else {
-			k = s.chunkOf(addr)
+	if k < len(s.firsts) && s.firsts[k] <= addr && (k+1 == len(s.firsts) || addr < s.firsts[k+1]) {
+		if c := s.chunks[k]; c.addr[i] <= addr && (i+1 == rangeChunkLen || addr < c.addr[i+1]) {
+			return pos{k, int(i)}
 		}
 	} else {
 		k = s.chunkOf(addr)
