@@ -374,7 +374,7 @@ func FuzzDecode(f *testing.F) {
 		if v, err := d.Decode(); err == nil && v == 0 {
 			t.Fatal("no value and no error")
 		}
-		compareWays(t, data)
+		compareWays(t, data, 0)
 	})
 }
 
