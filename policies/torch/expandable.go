@@ -8,6 +8,15 @@ import (
 	"allocsim/policies"
 )
 
+// walk moves from the best block of the set to the one that a request may use,
+// where there are expandable segments.
+func (p *Policy) walk(s *streamSet, i uint32) uint32 {
+	if p.conf.ExpandableSegments {
+		return p.walkExpandable(s, i)
+	}
+	return p.skipExpandable(s, i)
+}
+
 // walkExpandable moves from an expandable block to later ones of the set while
 // their effective size (with the unmapped space behind them) is smaller, so
 // that the block at the growing end of a segment is used last (spec A2.7).

@@ -129,9 +129,14 @@ func isPiece(b *block) int64 {
 // and returns j's size.
 func (p *Policy) absorb(s *streamSet, b *block, i, j uint32) int64 {
 	blocks := p.blocks
-	s.remove(blocks, j)
+	size := blocks[j].size
+	if e, group, class := s.classFor(size); e.root == j {
+		s.pop(blocks, e, group, class)
+	} else {
+		s.removeInner(blocks, j)
+	}
 	p.join(b, i, j)
-	return blocks[j].size
+	return size
 }
 
 // join makes block i, which is b, cover its neighbour j too and drops j.

@@ -22,13 +22,32 @@ func (p *Policy) Malloc(r policies.Request) (policies.Block, error) {
 	if s == nil {
 		s = p.set(r.Pool, size <= smallSize, r.Stream)
 	}
-	i := p.findFree(s, size)
-	if i == 0 {
+	// get_free_block (spec A2.7). A block of max_split_size or more is for
+	// requests of that size only, and for those only if little of it is wasted.
+	if p.collects {
+		s.pool.calls++
+	}
+	below := p.conf.MaxSplitSize
+	if size >= below {
+		below = size + p.conf.MaxNonSplitRounding
+	}
+	i, e, group, class := s.find(size)
+	if len(p.ranges) > 0 {
+		i = p.walk(s, i)
+	}
+	switch {
+	case i == 0 || p.blocks[i].size >= below:
 		var err error
 		if i, err = p.obtain(s, size, r); err != nil {
 			return policies.Block{}, err
 		}
+	case e != nil && e.root == i:
+		s.pop(p.blocks, e, group, class)
+	default:
+		s.remove(p.blocks, i)
 	}
+	// alloc_found_block (spec A3.8): the block is split and its front handed
+	// out.
 	b := &p.blocks[i]
 	// inactive_split changes by the net effect: a block of a split segment is
 	// no free piece any more, and the rest is a new one.
@@ -55,7 +74,11 @@ func (p *Policy) Malloc(r policies.Request) (policies.Block, error) {
 	b.req = r.Size
 	b.gen++
 	h := handleOf(i, b.gen)
-	p.countAlloc(s, b.size, r.Size)
+	s.counts.add(b.size, r.Size)
+	p.counts[policies.All].add(b.size, r.Size)
+	if p.pends {
+		p.countActive(s, b.size)
+	}
 	if b.size >= p.conf.MaxSplitSize {
 		p.stats.OversizeAllocations.Add(1)
 	}
@@ -67,37 +90,6 @@ func (p *Policy) Malloc(r policies.Request) (policies.Block, error) {
 
 // isLarge is 0 for a rounded size of the small pool, else 1.
 func isLarge(size int64) uint { return uint(smallSize-size) >> 63 }
-
-// findFree is get_free_block (spec A2.7): it takes the best free block out of
-// the set, or returns 0.
-func (p *Policy) findFree(s *streamSet, size int64) uint32 {
-	if p.collects {
-		s.pool.calls++
-	}
-	// A block of max_split_size or more is for requests of that size only, and
-	// for those only if little of it is wasted.
-	below := p.conf.MaxSplitSize
-	if size >= below {
-		below = size + p.conf.MaxNonSplitRounding
-	}
-	i, e, group, class := s.find(size)
-	if len(p.ranges) > 0 {
-		if p.conf.ExpandableSegments {
-			i = p.walkExpandable(s, i)
-		} else {
-			i = p.skipExpandable(s, i)
-		}
-	}
-	switch {
-	case i == 0 || p.blocks[i].size >= below:
-		return 0
-	case e != nil && e.root == i:
-		s.pop(p.blocks, e, group, class)
-	default:
-		s.remove(p.blocks, i)
-	}
-	return i
-}
 
 // obtain gets memory from the device for a request that no free block serves.
 func (p *Policy) obtain(s *streamSet, size int64, r policies.Request) (uint32, error) {

@@ -64,7 +64,8 @@ type block struct {
 }
 
 // counts is what memory_stats() tells of a class of blocks and what changes
-// with every request. Of the class All, totals are not kept: they are sums.
+// with every request. Of the class All, the totals of pieces are not kept: they
+// are sums.
 type counts struct {
 	// Blocks in use, their bytes and the bytes requested: at present, at most
 	// and in all.
@@ -79,6 +80,9 @@ type counts struct {
 
 // add counts a new block.
 func (t *counts) add(bytes, requested int64) {
+	t.blocksSum++
+	t.bytesSum += bytes
+	t.requestedSum += requested
 	t.blocks++
 	t.bytes += bytes
 	t.requested += requested
@@ -272,11 +276,14 @@ func (p *Policy) emptied() *Policy {
 
 // Stats are the statistics so far, as torch.cuda.memory_stats() has them.
 func (p *Policy) Stats() *policies.Stats {
+	all := &p.counts[policies.All]
+	small, large := &p.counts[policies.Small], &p.counts[policies.Large]
+	all.piecesSum = small.piecesSum + large.piecesSum
+	all.pieceBytesSum = small.pieceBytesSum + large.pieceBytesSum
 	put := func(to *policies.StatArray, of func(*counts) policies.Stat) {
 		for c := range to {
 			to[c] = of(&p.counts[c])
 		}
-		to[policies.All].Allocated = to[policies.Small].Allocated + to[policies.Large].Allocated
 	}
 	blocks := func(t *counts) policies.Stat {
 		return policies.Stat{Current: t.blocks, Peak: t.blocksPeak, Allocated: t.blocksSum}
@@ -312,18 +319,11 @@ func (p *Policy) countSplits(s *streamSet, pieces, bytes int64) {
 	p.counts[policies.All].split(pieces, bytes)
 }
 
-// countAlloc counts a block that is handed out.
-func (p *Policy) countAlloc(s *streamSet, bytes, requested int64) {
-	t := s.counts
-	t.add(bytes, requested)
-	t.blocksSum++
-	t.bytesSum += bytes
-	t.requestedSum += requested
-	p.counts[policies.All].add(bytes, requested)
-	if p.pends {
-		p.stats.Active.Add(s.class, 1)
-		p.stats.ActiveBytes.Add(s.class, bytes)
-	}
+// countActive counts a block that is handed out, where active is counted apart
+// from allocated.
+func (p *Policy) countActive(s *streamSet, bytes int64) {
+	p.stats.Active.Add(s.class, 1)
+	p.stats.ActiveBytes.Add(s.class, bytes)
 }
 
 // countFree counts a block that the program gives back.
@@ -533,7 +533,11 @@ func (p *Policy) Restore(segs []policies.Segment) error {
 			b.gen++
 			sb.Handle = handleOf(i, b.gen)
 			b.state = live
-			p.countAlloc(set, b.size, b.req)
+			set.counts.add(b.size, b.req)
+			p.counts[policies.All].add(b.size, b.req)
+			if p.pends {
+				p.countActive(set, b.size)
+			}
 			if sb.State == policies.BlockPending {
 				p.startPending()
 				b.state = pending
