@@ -15,12 +15,13 @@ import (
 // larger ones are in a list beside it. The blocks of one size form a pairing
 // heap by address, threaded through the blocks themselves. Look-up is a few
 // bit operations; insertion of a size that is present is one comparison;
-// nothing allocates once the classes exist.
+// nothing allocates once the classes exist. Block 0 ends every chain: it has no
+// child and no sibling, and what is written to its other links means nothing.
 type freeSet struct {
 	groups uint64                     // bit g: group g is not empty
 	subs   [groupCount]uint64         // bit c of entry g: class c of group g is not empty
 	slots  [groupCount]*[64]sizeClass // made when a group is first used
-	more   [][]sizeClass              // larger sizes of classes, ascending; entry 0 is not used
+	more   [][]sizeClass              // larger sizes of classes, descending; entry 0 is not used
 }
 
 // sizeClass is all free blocks of one size; in freeSet.slots of the smallest

@@ -14,13 +14,13 @@
 //
 // Files: malloc.go (the order of attempts), free.go (frees and pending frees),
 // release.go (garbage collection and flushes), expandable.go (expandable
-// segments), freeset.go (the sorted set of free blocks), rounding.go.
+// segments), freeset.go (the sorted set of free blocks), rounding.go, counts.go
+// (statistics), state.go (segments, out and in).
 package torch
 
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"allocsim/policies"
 	"allocsim/policies/torch/conf"
@@ -61,42 +61,6 @@ type block struct {
 	set                    int32  // index of its pool and stream in Policy.sets
 	seg                    int32  // index in Policy.ranges of its expandable segment, or noSeg
 	state                  blockState
-}
-
-// counts is what memory_stats() tells of a class of blocks and what changes
-// with every request. Of the class All, the totals of pieces are not kept: they
-// are sums.
-type counts struct {
-	// Blocks in use, their bytes and the bytes requested: at present, at most
-	// and in all.
-	blocks, bytes, requested             int64
-	blocksPeak, bytesPeak, requestedPeak int64
-	blocksSum, bytesSum, requestedSum    int64
-	// Free pieces of split segments and their bytes (inactive_split).
-	pieces, pieceBytes         int64
-	piecesPeak, pieceBytesPeak int64
-	piecesSum, pieceBytesSum   int64
-}
-
-// add counts a new block.
-func (t *counts) add(bytes, requested int64) {
-	t.blocksSum++
-	t.bytesSum += bytes
-	t.requestedSum += requested
-	t.blocks++
-	t.bytes += bytes
-	t.requested += requested
-	t.blocksPeak = max(t.blocksPeak, t.blocks)
-	t.bytesPeak = max(t.bytesPeak, t.bytes)
-	t.requestedPeak = max(t.requestedPeak, t.requested)
-}
-
-// split adds to the number of free pieces and their bytes; both may fall.
-func (t *counts) split(pieces, bytes int64) {
-	t.pieces += pieces
-	t.pieceBytes += bytes
-	t.piecesPeak = max(t.piecesPeak, t.pieces)
-	t.pieceBytesPeak = max(t.pieceBytesPeak, t.pieceBytes)
 }
 
 type blockState uint8
@@ -274,75 +238,6 @@ func (p *Policy) emptied() *Policy {
 	return p
 }
 
-// Stats are the statistics so far, as torch.cuda.memory_stats() has them.
-func (p *Policy) Stats() *policies.Stats {
-	all := &p.counts[policies.All]
-	small, large := &p.counts[policies.Small], &p.counts[policies.Large]
-	all.piecesSum = small.piecesSum + large.piecesSum
-	all.pieceBytesSum = small.pieceBytesSum + large.pieceBytesSum
-	put := func(to *policies.StatArray, of func(*counts) policies.Stat) {
-		for c := range to {
-			to[c] = of(&p.counts[c])
-		}
-	}
-	blocks := func(t *counts) policies.Stat {
-		return policies.Stat{Current: t.blocks, Peak: t.blocksPeak, Allocated: t.blocksSum}
-	}
-	bytes := func(t *counts) policies.Stat {
-		return policies.Stat{Current: t.bytes, Peak: t.bytesPeak, Allocated: t.bytesSum}
-	}
-	put(&p.stats.Allocation, blocks)
-	put(&p.stats.AllocatedBytes, bytes)
-	if !p.pends {
-		put(&p.stats.Active, blocks)
-		put(&p.stats.ActiveBytes, bytes)
-	}
-	put(&p.stats.RequestedBytes, func(t *counts) policies.Stat {
-		return policies.Stat{Current: t.requested, Peak: t.requestedPeak, Allocated: t.requestedSum}
-	})
-	put(&p.stats.InactiveSplit, func(t *counts) policies.Stat {
-		return policies.Stat{Current: t.pieces, Peak: t.piecesPeak, Allocated: t.piecesSum}
-	})
-	put(&p.stats.InactiveSplitBytes, func(t *counts) policies.Stat {
-		return policies.Stat{Current: t.pieceBytes, Peak: t.pieceBytesPeak, Allocated: t.pieceBytesSum}
-	})
-	return &p.stats
-}
-
-// countSplits counts one net change of the free pieces of split segments.
-// There is no branch on the signs, which no predictor could guess.
-func (p *Policy) countSplits(s *streamSet, pieces, bytes int64) {
-	t := s.counts
-	t.piecesSum += max(pieces, 0)
-	t.pieceBytesSum += max(bytes, 0)
-	t.split(pieces, bytes)
-	p.counts[policies.All].split(pieces, bytes)
-}
-
-// countActive counts a block that is handed out, where active is counted apart
-// from allocated.
-func (p *Policy) countActive(s *streamSet, bytes int64) {
-	p.stats.Active.Add(s.class, 1)
-	p.stats.ActiveBytes.Add(s.class, bytes)
-}
-
-// countFree counts a block that the program gives back.
-func (p *Policy) countFree(s *streamSet, bytes int64) {
-	t, all := s.counts, &p.counts[policies.All]
-	t.blocks--
-	t.bytes -= bytes
-	all.blocks--
-	all.bytes -= bytes
-}
-
-// startPending switches to counting active apart from allocated.
-func (p *Policy) startPending() {
-	if !p.pends {
-		p.Stats()
-		p.pends = true
-	}
-}
-
 // Observe sets the receiver of events.
 func (p *Policy) Observe(o policies.Observer) { p.obs = o }
 
@@ -439,121 +334,4 @@ func (p *Policy) emit(a policies.Action, s *streamSet, h policies.Handle, addr u
 		Stream: s.stream, Pool: s.pool.private, Action: a, Small: s.pool.small,
 	}
 	p.obs.Observe(&p.event)
-}
-
-// Segments appends the present segments; an expandable segment gives one per
-// contiguous mapped range, as a snapshot does (spec B2).
-func (p *Policy) Segments(buf []policies.Segment) []policies.Segment {
-	from := len(buf)
-	for head := range p.blocks {
-		if b := &p.blocks[head]; b.state == unused || b.prev != 0 {
-			continue
-		}
-		open := false
-		for i := uint32(head); i != 0; i = p.blocks[i].next {
-			b := &p.blocks[i]
-			if b.state == unmapped {
-				open = false
-				continue
-			}
-			if !open {
-				s := p.sets[b.set]
-				buf = append(buf, policies.Segment{
-					Addr: b.addr, Stream: s.stream, Pool: s.pool.private,
-					Small: s.pool.small, Expandable: b.seg != noSeg,
-				})
-				open = true
-			}
-			seg := &buf[len(buf)-1]
-			seg.Size += b.size
-			sb := policies.SegmentBlock{Addr: b.addr, Size: b.size}
-			if b.state != free {
-				sb.Requested, sb.Handle, sb.State = b.req, handleOf(i, b.gen), policies.BlockLive
-				if b.state == pending {
-					sb.State = policies.BlockPending
-				}
-			} else if b.seg != noSeg {
-				_, sb.Returnable = p.wholePages(b)
-			}
-			seg.Blocks = append(seg.Blocks, sb)
-		}
-	}
-	slices.SortFunc(buf[from:], func(x, y policies.Segment) int {
-		if x.Addr < y.Addr {
-			return -1
-		}
-		return 1
-	})
-	return buf
-}
-
-// Restore fills a new allocator with segments that it held before a recording
-// began, and sets the Handle of every block that is in use. Statistics start
-// from this state: nothing is known about what came before. Private pools and
-// streams are those of the segments. The memory is not asked from the device.
-func (p *Policy) Restore(segs []policies.Segment) error {
-	if len(p.blocks) > 1 {
-		return fmt.Errorf("torch: restore into an allocator that is in use")
-	}
-	for si := range segs {
-		s := &segs[si]
-		set := p.set(s.Pool, s.Small, s.Stream)
-		class := set.class
-		seg := int32(noSeg)
-		var prev, after uint32 // neighbours of the segment in its reservation
-		if s.Expandable {
-			var err error
-			if seg, prev, after, err = p.restoreRange(set, s); err != nil {
-				return err
-			}
-		} else {
-			p.stats.Segment.Add(class, 1)
-			if s.Size >= p.conf.MaxSplitSize {
-				p.stats.OversizeSegments.Add(1)
-			}
-		}
-		p.total += s.Size
-		p.stats.ReservedBytes.Add(class, s.Size)
-		for bi := range s.Blocks {
-			sb := &s.Blocks[bi]
-			i := p.newBlock(set, seg)
-			b := &p.blocks[i]
-			b.addr, b.size, b.req, b.prev = sb.Addr, sb.Size, sb.Requested, prev
-			if prev != 0 {
-				p.blocks[prev].next = i
-			}
-			prev = i
-			if sb.State == policies.BlockFree {
-				set.insertFree(p.blocks, i)
-				if seg == noSeg && len(s.Blocks) > 1 {
-					p.countSplits(set, 1, b.size)
-				}
-				continue
-			}
-			b.gen++
-			sb.Handle = handleOf(i, b.gen)
-			b.state = live
-			set.counts.add(b.size, b.req)
-			p.counts[policies.All].add(b.size, b.req)
-			if p.pends {
-				p.countActive(set, b.size)
-			}
-			if sb.State == policies.BlockPending {
-				p.startPending()
-				b.state = pending
-				p.pending = append(p.pending, sb.Handle)
-				p.nPend++
-				p.countFree(set, b.size)
-				continue
-			}
-			if b.size >= p.conf.MaxSplitSize {
-				p.stats.OversizeAllocations.Add(1)
-			}
-		}
-		if after != 0 {
-			p.blocks[prev].next = after
-			p.blocks[after].prev = prev
-		}
-	}
-	return nil
 }
