@@ -83,6 +83,18 @@ type PoolReleaser interface {
 	EmptyPool(pool uint8) error
 }
 
+// Warmer is a Policy that can use a hint about the frees to come: read one by
+// one, blocks that are in no cache cost more time than all the rest, read
+// together they do not. What it decides does not depend on the hint.
+type Warmer interface {
+	// Cold reports that the policy's tables are larger than a processor's
+	// cache, so that Warm is worth its time.
+	Cold() bool
+	// Warm reads what the frees of some blocks will need. A handle that names
+	// no block is passed over.
+	Warm(next []Handle)
+}
+
 // Device is the memory a policy takes from: sim's modelled device or a real
 // GPU. All sizes are bytes.
 type Device interface {

@@ -20,14 +20,14 @@ func TestControls(t *testing.T) {
 	for _, c := range []struct {
 		rule, file, old, bent string
 	}{
-		{"a remainder of exactly 1 MiB is split", "malloc.go", "split = rem > smallSize", "split = rem >= smallSize"},
+		{"a remainder of exactly 1 MiB is split", "torch.go", "= smallSize+1, p.conf.MaxSplitSize", "= smallSize, p.conf.MaxSplitSize"},
 		{"a request of 10 MiB takes a 20 MiB segment", "rounding.go", "case size < minLargeAlloc:", "case size <= minLargeAlloc:"},
-		{"a request of 1 MiB counts as large", "malloc.go", "p.set(r.Pool, size <= smallSize, r.Stream)", "p.set(r.Pool, size < smallSize, r.Stream)"},
-		{"first fit instead of best fit", "malloc.go", "i, at := s.lowerBound(size)", firstFit},
-		{"highest instead of lowest address", "freeset.go", "if blocks[y].addr < blocks[x].addr {", "if blocks[y].addr > blocks[x].addr {"},
+		{"a request of 1 MiB counts as large", "malloc.go", "uint(smallSize-size) >> 63", "uint(smallSize-1-size) >> 63"},
+		{"first fit instead of best fit", "malloc.go", "i, e, group, class := s.find(size)", firstFit},
+		{"highest instead of lowest address", "freeset.go", "bits.Sub64(blocks[y].addr, blocks[x].addr, 0)", "bits.Sub64(blocks[x].addr, blocks[y].addr, 0)"},
 		{"garbage collection takes only blocks older than the average", "release.go", "float64(age) < oldest", "float64(age) <= oldest"},
-		{"no walk over expandable blocks", "expandable.go", "for p.blocks[i].seg != noSeg {\n\t\t// Only", "for false {\n\t\t// Only"},
-		{"inactive_split counts merges one by one", "free.go", "n--\n\t\tbytes -= p.absorb(s, i, j)\n\t}\n\tif j := b.next", "p.countSplits(s.class, -1, 0)\n\t\tbytes -= p.absorb(s, i, j)\n\t}\n\tif j := b.next"},
+		{"no walk over expandable blocks", "expandable.go", "for i != 0 && p.blocks[i].seg != noSeg {\n\t\t// Only", "for false {\n\t\t// Only"},
+		{"inactive_split counts merges one by one", "free.go", "pieces--\n\t\tbytes -= p.absorb(s, b, i, j)\n\t}\n\tif j := b.next", "p.countSplits(s, -1, 0)\n\t\tbytes -= p.absorb(s, b, i, j)\n\t}\n\tif j := b.next"},
 		{"the small pool is flushed first", "release.go", "[...]int{1, 0}", "[...]int{0, 1}"},
 		{"a limit that is met exactly fails", "malloc.go", "p.total+a > p.limit", "p.total+a >= p.limit"},
 	} {
@@ -68,17 +68,9 @@ func TestControls(t *testing.T) {
 	}
 }
 
-const firstFit = `var i uint32
-	var at place
+const firstFit = `i, e, group, class := uint32(0), (*sizeClass)(nil), uint(0), uint(0)
 	for _, k := range s.appendSorted(nil, p.blocks, size, func(*block) bool { return true }) {
 		if i == 0 || p.blocks[k].addr < p.blocks[i].addr {
 			i = k
-		}
-	}
-	if i != 0 {
-		g, c := classOf(p.blocks[i].size)
-		at = place{uint8(g), uint8(c), 0}
-		for s.buckets[g][c][at.class].size != p.blocks[i].size {
-			at.class++
 		}
 	}`

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -171,10 +172,10 @@ const (
 // chunk is a range of address space taken from the OS. Segments lie inside one
 // chunk.
 type chunk struct {
-	addr    uint64
-	size    int64
+	span
 	gaps    []span // free ranges, by address
 	maxGap  int64
+	index   int  // in driverModel.chunks
 	initial bool // left over from context creation: never returned
 }
 
@@ -183,55 +184,69 @@ type span struct {
 	size int64
 }
 
+func (s span) end() uint64 { return s.addr + uint64(s.size) }
+
 // driverModel is where cudaMalloc puts a segment (spec driver.md section 2):
 // the newest chunk that has room, there the smallest gap that fits; else a new
 // chunk in the highest hole.
 type driverModel struct {
-	chunks []*chunk // oldest first
-	byAddr []*chunk // those that bound holes for new chunks, highest first
-	top    uint64   // new chunks end at or below
+	chunks []*chunk // oldest first; nil where one has been given back
+	room   maxTree  // maxGap of each of chunks
+	gone   int      // entries of chunks that are nil
+	byAddr []*chunk // those in chunks, highest first
+	holes  []span   // address space between chunks, highest first
 }
 
 func newDriverModel(sideStreams bool) *driverModel {
 	m := &driverModel{}
-	gap := func(addr uint64, size int64) {
-		c := &chunk{addr: addr, size: size, gaps: []span{{addr, size}}, maxGap: size, initial: true}
-		m.chunks = append(m.chunks, c)
-	}
+	initial := func(addr uint64, size int64) { m.add(span{addr, size}).initial = true }
+	var top uint64 // new chunks end at or below
 	if sideStreams {
-		gap(modelA-26<<20, 26<<20)
-		m.top = modelA - 32<<20
+		initial(modelA-26<<20, 26<<20)
+		top = modelA - 32<<20
 	} else {
-		gap(modelA+72<<20, 24<<20)
-		gap(modelA-2<<20, 2<<20)
-		m.top = modelA - 416<<20
+		initial(modelA+72<<20, 24<<20)
+		initial(modelA-2<<20, 2<<20)
+		top = modelA - 416<<20
 	}
+	m.holes = append(m.holes, span{0, int64(top)})
 	return m
 }
 
+// add makes a range a chunk, the newest.
+func (m *driverModel) add(s span) *chunk {
+	c := &chunk{span: s, gaps: []span{s}, maxGap: s.size, index: m.room.push(s.size)}
+	m.chunks = append(m.chunks, c)
+	m.byAddr = slices.Insert(m.byAddr, m.at(s.addr), c)
+	return c
+}
+
+// at is where the first chunk that starts at or below an address is in byAddr.
+func (m *driverModel) at(addr uint64) int {
+	at, _ := slices.BinarySearchFunc(m.byAddr, addr, func(c *chunk, addr uint64) int { return cmp.Compare(addr, c.addr) })
+	return at
+}
+
 func (m *driverModel) alloc(size int64) uint64 {
-	for k := len(m.chunks) - 1; k >= 0; k-- {
-		if c := m.chunks[k]; c.maxGap >= size {
-			return c.take(size)
-		}
+	if k := m.room.last(size); k >= 0 {
+		return m.take(m.chunks[k], size)
 	}
 	cs := roundUp(size, chunkUnit)
 	// A new chunk needs 32 MiB more than its size: the driver maps that much
-	// and trims to an aligned range.
-	end, at := m.top, 0
-	for ; at < len(m.byAddr); at++ {
-		c := m.byAddr[at]
-		if end-(c.addr+uint64(c.size)) >= uint64(cs+chunkUnit) {
-			break
-		}
-		end = c.addr
+	// and trims to an aligned range. The last hole is all space below.
+	k := slices.IndexFunc(m.holes, func(h span) bool { return h.size >= cs+chunkUnit })
+	if k < 0 {
+		k = len(m.holes) - 1
 	}
-	c := &chunk{addr: end - uint64(cs), size: cs}
-	c.gaps = []span{{c.addr, cs}}
-	c.maxGap = cs
-	m.chunks = append(m.chunks, c)
-	m.byAddr = slices.Insert(m.byAddr, at, c)
-	return c.take(size)
+	h := &m.holes[k]
+	h.size -= cs
+	return m.take(m.add(span{h.end(), cs}), size)
+}
+
+func (m *driverModel) take(c *chunk, size int64) uint64 {
+	addr := c.take(size)
+	m.room.set(c.index, c.maxGap)
+	return addr
 }
 
 // take carves size bytes from the start of the smallest gap that has them.
@@ -261,31 +276,55 @@ func (c *chunk) measure() {
 }
 
 func (m *driverModel) free(addr uint64, size int64) {
-	k := slices.IndexFunc(m.chunks, func(c *chunk) bool { return addr >= c.addr && addr < c.addr+uint64(c.size) })
-	if k < 0 {
+	at := m.at(addr)
+	if at == len(m.byAddr) || addr >= m.byAddr[at].end() {
 		return
 	}
-	c := m.chunks[k]
-	at, _ := slices.BinarySearchFunc(c.gaps, addr, func(g span, a uint64) int {
-		if g.addr < a {
-			return -1
+	c := m.byAddr[at]
+	c.give(span{addr, size})
+	m.room.set(c.index, c.maxGap)
+	if c.maxGap == c.size && !c.initial {
+		m.byAddr = slices.Delete(m.byAddr, at, at+1)
+		m.drop(c)
+	}
+}
+
+// drop gives a chunk back to the OS.
+func (m *driverModel) drop(c *chunk) {
+	m.chunks[c.index] = nil
+	m.room.set(c.index, 0)
+	if m.gone++; m.gone > 64 && m.gone > len(m.chunks)/2 {
+		m.chunks = slices.DeleteFunc(m.chunks, func(c *chunk) bool { return c == nil })
+		m.room, m.gone = maxTree{}, 0
+		for _, c := range m.chunks {
+			c.index = m.room.push(c.maxGap)
 		}
-		return 1
-	})
-	c.gaps = slices.Insert(c.gaps, at, span{addr, size})
-	if at+1 < len(c.gaps) && c.gaps[at].addr+uint64(c.gaps[at].size) == c.gaps[at+1].addr {
+	}
+	at, _ := slices.BinarySearchFunc(m.holes, c.addr, func(h span, addr uint64) int { return cmp.Compare(addr, h.addr) })
+	m.holes = slices.Insert(m.holes, at, c.span)
+	if below := at + 1; below < len(m.holes) && m.holes[below].end() == m.holes[at].addr {
+		m.holes[below].size += m.holes[at].size
+		m.holes = slices.Delete(m.holes, at, below)
+	}
+	if at > 0 && m.holes[at].end() == m.holes[at-1].addr {
+		m.holes[at].size += m.holes[at-1].size
+		m.holes = slices.Delete(m.holes, at-1, at)
+	}
+}
+
+// give makes a range of the chunk a gap again.
+func (c *chunk) give(s span) {
+	at, _ := slices.BinarySearchFunc(c.gaps, s.addr, func(g span, addr uint64) int { return cmp.Compare(g.addr, addr) })
+	c.gaps = slices.Insert(c.gaps, at, s)
+	if at+1 < len(c.gaps) && c.gaps[at].end() == c.gaps[at+1].addr {
 		c.gaps[at].size += c.gaps[at+1].size
 		c.gaps = slices.Delete(c.gaps, at+1, at+2)
 	}
-	if at > 0 && c.gaps[at-1].addr+uint64(c.gaps[at-1].size) == addr {
+	if at > 0 && c.gaps[at-1].end() == s.addr {
 		c.gaps[at-1].size += c.gaps[at].size
 		c.gaps = slices.Delete(c.gaps, at, at+1)
 	}
 	c.measure()
-	if c.maxGap == c.size && !c.initial {
-		m.chunks = slices.Delete(m.chunks, k, k+1)
-		m.byAddr = slices.Delete(m.byAddr, slices.Index(m.byAddr, c), slices.Index(m.byAddr, c)+1)
-	}
 }
 
 // pinned gives the recorded addresses as long as the same sizes are asked for

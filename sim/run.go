@@ -16,7 +16,12 @@ import (
 const maxOOMs = 1000
 
 // cancelEvery is how many events run between two looks at the context.
-const cancelEvery = 1 << 16
+const cancelEvery = 1 << 14
+
+// warmEvery is how many events' frees are announced to a policy whose tables
+// have outgrown the processor's caches: enough for many reads to overlap, few
+// enough for what they brought to stay.
+const warmEvery = 32
 
 // giveUpEvery is how many events run between two questions to Config.GiveUp:
 // few enough to save most of a lost run, many enough to cost nothing.
@@ -80,6 +85,8 @@ type running struct {
 	device  policies.Device
 	model   *Device // device, when it is the modelled one
 	policy  policies.Policy
+	warmer  policies.Warmer // policy, if it is one
+	next    [warmEvery]policies.Handle
 	stats   *policies.Stats
 	handles []policies.Handle
 	res     *Result
@@ -150,6 +157,7 @@ func (r *Runner) start(tr *traces.Trace, cfg Config, obs []Observer) (*running, 
 	if err != nil {
 		return nil, fmt.Errorf("policy %s: %w", cfg.Policy, err)
 	}
+	run.warmer, _ = run.policy.(policies.Warmer)
 	run.stats = run.policy.Stats()
 	if len(obs) > 0 {
 		run.relay = &relay{obs: obs}
@@ -167,19 +175,23 @@ func (r *Runner) start(tr *traces.Trace, cfg Config, obs []Observer) (*running, 
 
 // events runs Events[from:to].
 func (r *running) events(ctx context.Context, from, to int) error {
-	step := cancelEvery
-	if r.cfg.GiveUp != nil {
-		step = giveUpEvery
-	}
 	for from < to && !r.res.Stopped {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if r.cfg.GiveUp != nil && r.cfg.GiveUp(r.progress()) {
-			r.res.Stopped = true
-			return nil
+		end := min(from+cancelEvery, to)
+		if r.cfg.GiveUp != nil {
+			// Asked at fixed events, whatever else cuts the run into pieces.
+			if from%giveUpEvery == 0 && r.cfg.GiveUp(r.progress()) {
+				r.res.Stopped = true
+				return nil
+			}
+			end = min(end, from-from%giveUpEvery+giveUpEvery)
 		}
-		end := min(from+step, to)
+		if r.warmer != nil && r.warmer.Cold() {
+			end = min(end, from+warmEvery)
+			r.warm(from, end)
+		}
 		if err := r.batch(from, end); err != nil {
 			return err
 		}
@@ -195,6 +207,18 @@ func (r *running) progress() Progress {
 		p.Driver = r.model.Driver()
 	}
 	return p
+}
+
+// warm tells the policy which blocks the frees of Events[from:to] name.
+func (r *running) warm(from, to int) {
+	n := 0
+	for k := from; k < to; k++ {
+		if e := &r.tr.Events[k]; e.Kind == traces.Free {
+			r.next[n] = r.handles[e.ID]
+			n++
+		}
+	}
+	r.warmer.Warm(r.next[:n])
 }
 
 func (r *running) batch(from, to int) error {

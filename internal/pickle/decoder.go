@@ -30,8 +30,9 @@ import (
 // the decoder. Its errors end the decoding.
 type Handler interface {
 	// Dict is called once for each dict, when it is complete, with keys and
-	// values alternating. A key may repeat: the last one wins.
-	Dict(d *Decoder, pairs []Value) (Value, error)
+	// values alternating. A key may repeat: the last one wins. same reports
+	// that the keys are one for one those of the call before.
+	Dict(d *Decoder, pairs []Value, same bool) (Value, error)
 	// Seq is called for each list, tuple or set. Long lists come in several
 	// calls: acc is the answer of the call before, 0 at first; last marks the
 	// final call.
@@ -49,8 +50,6 @@ const (
 	maxStack = 1 << 24
 	// maxOpen bounds the containers under construction at one time.
 	maxOpen = 1 << 16
-	// memoChunk is the granularity in which the memo grows.
-	memoChunk = 1 << 13
 )
 
 // ErrTruncated is wrapped by the error for data that end before the pickle
@@ -72,13 +71,16 @@ type Decoder struct {
 	base int64 // offset of buf[0] in the stream
 	eof  bool
 
-	stack []Value
-	marks []int // stack heights
-	items []Value
-	open  []container
-	memo  []*[memoChunk]Value // 0 = never set
+	stack  []Value
+	marks  []int // stack heights
+	items  []Value
+	open   []container
+	memo   []*[memoPage]Value // 0 = never set; nil = none or packed
+	packed []packedPage       // as long as memo
 	// memoized counts MEMOIZE opcodes and other puts: the next MEMOIZE slot.
 	memoized uint64
+	shape    shape
+	list     []Value // lastList's items
 
 	strings *interner
 	big     []int64
@@ -100,13 +102,17 @@ type container struct {
 // NewDecoder returns a decoder for one pickle. The strings in known get the
 // ids 0, 1, 2, ….
 func NewDecoder(ctx context.Context, r io.Reader, h Handler, known ...string) *Decoder {
-	return &Decoder{
+	d := &Decoder{
 		ctx: ctx, r: r, h: h,
 		buf:     make([]byte, bufSize+maxOp),
 		stack:   make([]Value, 0, 4096),
 		items:   make([]Value, 0, 4096),
 		strings: newInterner(known),
 	}
+	for i := range d.shape.texts {
+		d.shape.texts[i] = never
+	}
+	return d
 }
 
 // Offset is the number of bytes decoded so far.
@@ -121,7 +127,7 @@ func (d *Decoder) StringByID(id uint32) string { return string(d.strings.bytes(i
 // Release drops what only decoding needs. Values and their accessors stay
 // valid.
 func (d *Decoder) Release() {
-	d.buf, d.stack, d.items, d.open, d.memo, d.marks, d.scratch = nil, nil, nil, nil, nil, nil, nil
+	d.buf, d.stack, d.items, d.open, d.memo, d.packed, d.marks, d.list, d.scratch = nil, nil, nil, nil, nil, nil, nil, nil, nil
 }
 
 // fill moves the unread bytes to the front and reads until at least want are
@@ -279,7 +285,7 @@ func (d *Decoder) Decode() (Value, error) {
 			if !ok {
 				var err error
 				d.pos, d.stack = p, st
-				if v, err = d.memoGetOpen(uint64(binary.LittleEndian.Uint32(b[p-4:])), p-5); err != nil {
+				if v, err = d.memoGetSlow(uint64(binary.LittleEndian.Uint32(b[p-4:])), p-5); err != nil {
 					return 0, err
 				}
 				st = d.stack
@@ -291,7 +297,7 @@ func (d *Decoder) Decode() (Value, error) {
 			if !ok {
 				var err error
 				d.pos, d.stack = p, st
-				if v, err = d.memoGetOpen(uint64(b[p-1]), p-2); err != nil {
+				if v, err = d.memoGetSlow(uint64(b[p-1]), p-2); err != nil {
 					return 0, err
 				}
 				st = d.stack
@@ -343,6 +349,16 @@ func (d *Decoder) Decode() (Value, error) {
 			}
 			d.marks = append(d.marks, len(st))
 		case opEmptyDict, opEmptyList, opEmptySet:
+			if op == opEmptyDict {
+				q, s, err := d.repeats(p-1, st)
+				if err != nil {
+					return 0, err
+				}
+				if q != p-1 {
+					p, st = q, s
+					break
+				}
+			}
 			d.pos, d.stack = p, st
 			if err := d.newContainer(op == opEmptyDict, len(st)); err != nil {
 				return 0, err
@@ -651,7 +667,7 @@ func (d *Decoder) finish(at int) error {
 	c := &d.open[i]
 	var err error
 	if c.dict {
-		v, err = d.h.Dict(d, d.items[c.start:c.end])
+		v, err = d.dict(d.items[c.start:c.end])
 	} else {
 		v, err = d.h.Seq(d, c.acc, d.items[c.start:c.end], true)
 	}
@@ -660,7 +676,7 @@ func (d *Decoder) finish(at int) error {
 	}
 	d.stack[at] = v
 	if c.memo >= 0 {
-		d.memo[c.memo/memoChunk][c.memo%memoChunk] = v
+		d.memo[c.memo/memoPage][c.memo%memoPage] = v
 	}
 	if i == len(d.open)-1 {
 		d.items = d.items[:c.start]
@@ -701,7 +717,7 @@ func (d *Decoder) complete(from int, dict bool) (bool, error) {
 	var v Value
 	var err error
 	if dict {
-		v, err = d.h.Dict(d, d.stack[from:])
+		v, err = d.dict(d.stack[from:])
 	} else {
 		v, err = d.h.Seq(d, 0, d.stack[from:], true)
 	}
@@ -710,7 +726,7 @@ func (d *Decoder) complete(from int, dict bool) (bool, error) {
 	}
 	d.stack[from-1] = v
 	if c.memo >= 0 {
-		d.memo[c.memo/memoChunk][c.memo%memoChunk] = v
+		d.memo[c.memo/memoPage][c.memo%memoPage] = v
 	}
 	d.open = d.open[:i]
 	return true, nil
@@ -828,44 +844,6 @@ func (d *Decoder) drop(from int) error {
 	return nil
 }
 
-// memoGet is false for an empty slot and for a container under construction.
-func (d *Decoder) memoGet(n uint64) (Value, bool) {
-	if c := n / memoChunk; c < uint64(len(d.memo)) && d.memo[c] != nil {
-		v := d.memo[c][n%memoChunk]
-		return v, v.tag()-1 < tagOpen-1
-	}
-	return 0, false
-}
-
-// memoGetOpen is memoGet's slow way: a reference to a container that is still
-// on the stack completes it, because only recursive data would change it
-// later. at is the place of the opcode in buf.
-func (d *Decoder) memoGetOpen(n uint64, at int) (Value, error) {
-	c := n / memoChunk
-	if c >= uint64(len(d.memo)) || d.memo[c] == nil || d.memo[c][n%memoChunk] == 0 {
-		return 0, d.errAt(at, "a reference to memo entry %d, which does not exist", n)
-	}
-	i := d.memo[c][n%memoChunk].num()
-	if i >= uint64(len(d.open)) || int(d.open[i].at) >= len(d.stack) {
-		return 0, d.errAt(at, "a reference to memo entry %d, which was discarded", n)
-	}
-	top := int(d.open[i].at)
-	if err := d.finish(top); err != nil {
-		return 0, err
-	}
-	return d.stack[top], nil
-}
-
-// freeSlot is the memo slot for the next MEMOIZE if it is there and unused.
-func (d *Decoder) freeSlot() *Value {
-	if c := d.memoized / memoChunk; c < uint64(len(d.memo)) && d.memo[c] != nil {
-		if slot := &d.memo[c][d.memoized%memoChunk]; *slot == 0 {
-			return slot
-		}
-	}
-	return nil
-}
-
 // put stores the top of the stack under memo number n.
 func (d *Decoder) put(n uint64) error {
 	top := len(d.stack) - 1
@@ -876,14 +854,7 @@ func (d *Decoder) put(n uint64) error {
 	if n > uint64(d.Offset()) {
 		return d.errAt(d.pos-1, "memo number %d is larger than the file can fill", n)
 	}
-	c := n / memoChunk
-	for uint64(len(d.memo)) <= c {
-		d.memo = append(d.memo, nil)
-	}
-	if d.memo[c] == nil {
-		d.memo[c] = new([memoChunk]Value)
-	}
-	slot := &d.memo[c][n%memoChunk]
+	slot := d.slot(n)
 	if slot.tag() == tagOpen {
 		return d.errAt(d.pos-1, "memo entry %d is overwritten while its container is under construction", n)
 	}
@@ -894,6 +865,9 @@ func (d *Decoder) put(n uint64) error {
 			return d.errAt(d.pos-1, "a container is memoized twice")
 		}
 		o.memo = int64(n)
+	}
+	if *slot != 0 {
+		d.forgetKeys()
 	}
 	*slot = v
 	// MEMOIZE uses the number of entries; picklers don't mix the two forms.
@@ -1002,7 +976,7 @@ func (d *Decoder) text(op byte, at int) error {
 		}
 		v, ok := d.memoGet(n)
 		if !ok {
-			if v, err = d.memoGetOpen(n, int(offset-d.base)); err != nil {
+			if v, err = d.memoGetSlow(n, int(offset-d.base)); err != nil {
 				return err
 			}
 		}

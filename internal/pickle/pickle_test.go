@@ -51,7 +51,7 @@ func (t *tree) text(d *pickle.Decoder, v pickle.Value) string {
 	return "opaque"
 }
 
-func (t *tree) Dict(d *pickle.Decoder, pairs []pickle.Value) (pickle.Value, error) {
+func (t *tree) Dict(d *pickle.Decoder, pairs []pickle.Value, _ bool) (pickle.Value, error) {
 	var parts []string
 	for i := 0; i < len(pairs); i += 2 {
 		parts = append(parts, t.text(d, pairs[i])+":"+t.text(d, pairs[i+1]))
@@ -360,6 +360,11 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add([]byte("(dp0\nVa\n(lp1\nI1\nag1\nas."))
 	f.Add([]byte("\x80\x02}q\x00(U\x01aK\x01h\x00h\x00ue."))
+	var l pickletest.List
+	for i := range 10 {
+		l = append(l, pickletest.Dict{pickletest.KV("a", "N/A"), pickletest.KV("b", i*500), pickletest.KV("c", pickletest.List{&v, &v})})
+	}
+	f.Add(pickletest.Marshal(l, 4))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) > 1<<16 {
 			return
@@ -369,12 +374,13 @@ func FuzzDecode(f *testing.F) {
 		if v, err := d.Decode(); err == nil && v == 0 {
 			t.Fatal("no value and no error")
 		}
+		compareWays(t, data, 0)
 	})
 }
 
 type count struct{}
 
-func (count) Dict(d *pickle.Decoder, pairs []pickle.Value) (pickle.Value, error) {
+func (count) Dict(d *pickle.Decoder, pairs []pickle.Value, _ bool) (pickle.Value, error) {
 	for _, v := range pairs {
 		use(d, v)
 	}

@@ -726,8 +726,9 @@ func sameTrail(name string, s script, want, got []outcome) error {
 	return nil
 }
 
-// unobserved repeats a script without an observer, guided by a run with one
-// for the frees that the policy completes by itself.
+// unobserved repeats a script without an observer and with hints about frees
+// that may never come, guided by a run with one for the frees that the policy
+// completes by itself.
 func unobserved(spec *policies.Spec, o Options, s script, want []outcome) error {
 	guide, err := newRun(spec, o, s, variant{observed: true, stride: 1})
 	if err != nil {
@@ -743,6 +744,13 @@ func unobserved(spec *policies.Spec, o Options, s script, want []outcome) error 
 		}
 		if err := r.step(y); err != nil {
 			return fmt.Errorf("without an observer, step %d, %v: %w", j, y, err)
+		}
+		if w, ok := r.policy.(policies.Warmer); ok {
+			hints := append([]policies.Handle{0, math.MaxUint64}, r.retired...)
+			for _, b := range r.blocks {
+				hints = append(hints, b.Handle)
+			}
+			w.Warm(hints)
 		}
 		// Forget what the guide knows to be complete.
 		for i := 0; i < len(r.blocks); {

@@ -8,11 +8,20 @@ import (
 	"allocsim/policies"
 )
 
+// walk moves from the best block of the set to the one that a request may use,
+// where there are expandable segments.
+func (p *Policy) walk(s *streamSet, i uint32) uint32 {
+	if p.conf.ExpandableSegments {
+		return p.walkExpandable(s, i)
+	}
+	return p.skipExpandable(s, i)
+}
+
 // walkExpandable moves from an expandable block to later ones of the set while
 // their effective size (with the unmapped space behind them) is smaller, so
 // that the block at the growing end of a segment is used last (spec A2.7).
 func (p *Policy) walkExpandable(s *streamSet, i uint32) uint32 {
-	for p.blocks[i].seg != noSeg {
+	for i != 0 && p.blocks[i].seg != noSeg {
 		// Only a block in front of unmapped space can have a larger effective
 		// size than its successor.
 		b := &p.blocks[i]
@@ -222,13 +231,13 @@ func (p *Policy) mapPages(i uint32, n int64) (bool, error) {
 		b.next, b.size = r, size
 		p.insertUnmapped(s, r)
 	}
-	if j := b.prev; j != 0 && p.blocks[j].state == free {
-		p.absorb(s, i, j)
+	if j := b.prev; p.blocks[j].state == free {
+		p.absorb(s, b, i, j)
 	}
-	if j := b.next; j != 0 && p.blocks[j].state == free {
-		p.absorb(s, i, j)
+	if j := b.next; p.blocks[j].state == free {
+		p.absorb(s, b, i, j)
 	}
-	p.insertFree(s, i)
+	s.insertFree(p.blocks, i)
 	p.total += size
 	p.stats.ReservedBytes.Add(s.class, size)
 	p.stats.NumDeviceAlloc++
@@ -272,11 +281,11 @@ func (p *Policy) unmap(i uint32) error {
 	b.state = unmapped
 	if b.prev != 0 && p.blocks[b.prev].state == unmapped {
 		p.removeUnmapped(s, b.prev)
-		p.join(i, b.prev)
+		p.join(b, i, b.prev)
 	}
 	if b.next != 0 && p.blocks[b.next].state == unmapped {
 		p.removeUnmapped(s, b.next)
-		p.join(i, b.next)
+		p.join(b, i, b.next)
 	}
 	p.insertUnmapped(s, i)
 	p.total -= size
@@ -308,7 +317,7 @@ func (p *Policy) cutFront(s *streamSet, i uint32, n int64) {
 	b.prev = f
 	b.addr += uint64(n)
 	b.size -= n
-	p.insertFree(s, f)
+	s.insertFree(p.blocks, f)
 }
 
 // cutRear makes the last n bytes of block i, which is in no set, a free block
@@ -322,5 +331,5 @@ func (p *Policy) cutRear(s *streamSet, i uint32, n int64) {
 		p.blocks[b.next].prev = r
 	}
 	b.next = r
-	p.insertFree(s, r)
+	s.insertFree(p.blocks, r)
 }

@@ -6,19 +6,24 @@ import (
 	"allocsim/policies"
 )
 
+var errBadFree = fmt.Errorf("torch: %w", policies.ErrBadFree)
+
 // Free is DeviceCachingAllocator::free (spec A4.1). A pending block stays
 // active until FreeCompleted or the next flush or EmptyCache.
 func (p *Policy) Free(h policies.Handle, isPending bool) error {
-	i := p.find(h)
-	if i == 0 || p.blocks[i].state != live {
-		return fmt.Errorf("torch: %w", policies.ErrBadFree)
+	blocks, i := p.blocks, uint32(h)
+	if int(i) >= len(blocks) {
+		return errBadFree
 	}
-	b := &p.blocks[i]
+	b := &blocks[i]
+	if b.gen != uint32(h>>32) || b.state != live {
+		return errBadFree
+	}
 	s := p.sets[b.set]
 	if isPending {
 		p.startPending()
 	}
-	p.countFree(s.class, b.size)
+	p.countFree(s, b.size)
 	if p.obs != nil {
 		p.emit(policies.ActionFreeRequested, s, h, b.addr, b.size, b.req)
 	}
@@ -31,7 +36,7 @@ func (p *Policy) Free(h policies.Handle, isPending bool) error {
 		p.nPend++
 		return nil
 	}
-	p.freeBlock(s, i)
+	p.freeBlock(s, i, b)
 	return nil
 }
 
@@ -47,7 +52,7 @@ func (p *Policy) FreeCompleted(h policies.Handle) error {
 	} else if len(p.pending) > 64 && len(p.pending) > 4*p.nPend {
 		p.compactPending(i)
 	}
-	p.freeBlock(p.sets[p.blocks[i].set], i)
+	p.freeBlock(p.sets[p.blocks[i].set], i, &p.blocks[i])
 	return nil
 }
 
@@ -77,70 +82,96 @@ func (p *Policy) completePending(of func(*streamSet) bool) {
 			kept = append(kept, h)
 			continue
 		}
-		p.freeBlock(s, i)
+		p.freeBlock(s, i, &p.blocks[i])
 	}
 	p.pending = kept
 	p.nPend = len(kept)
 }
 
-// freeBlock is free_block (spec A4.2): merges with free neighbours and puts
-// the result into its set.
-func (p *Policy) freeBlock(s *streamSet, i uint32) {
-	b := &p.blocks[i]
+// freeBlock is free_block (spec A4.2): merges block i, which is b, with free
+// neighbours and puts the result into its set.
+func (p *Policy) freeBlock(s *streamSet, i uint32, b *block) {
 	if p.obs != nil {
 		p.emit(policies.ActionFreeCompleted, s, handleOf(i, b.gen), b.addr, b.size, b.req)
 	}
-	size, req := b.size, b.req
-	// inactive_split changes once, by the net effect (spec A4.2).
-	var n, bytes int64
-	if j := b.prev; j != 0 && p.blocks[j].state == free {
-		n--
-		bytes -= p.absorb(s, i, j)
-	}
-	if j := b.next; j != 0 && p.blocks[j].state == free {
-		n--
-		bytes -= p.absorb(s, i, j)
-	}
-	p.insertFree(s, i)
-	if b.seg == noSeg {
-		if b.prev|b.next != 0 {
-			n++
-			bytes += b.size
-		}
-		p.countSplits(s.class, n, bytes)
-	}
-	p.tally[s.class].requested -= req
-	p.tally[policies.All].requested -= req
+	s.counts.requested -= b.req
+	p.counts[policies.All].requested -= b.req
 	if p.pends {
 		p.stats.Active.Sub(s.class, 1)
-		p.stats.ActiveBytes.Sub(s.class, size)
+		p.stats.ActiveBytes.Sub(s.class, b.size)
 	}
+	// inactive_split changes once, by the net effect (spec A4.2).
+	var pieces, bytes int64
+	blocks := p.blocks
+	if j := b.prev; blocks[j].state == free {
+		pieces--
+		bytes -= p.absorb(s, b, i, j)
+	}
+	if j := b.next; blocks[j].state == free {
+		pieces--
+		bytes -= p.absorb(s, b, i, j)
+	}
+	if b.seg == noSeg {
+		isPiece := isPiece(b)
+		p.countSplits(s, pieces+isPiece, bytes+isPiece*b.size)
+	}
+	s.insertFree(blocks, i)
 }
 
-// absorb merges the free neighbour j into i, which is in no set, and returns
-// j's size.
-func (p *Policy) absorb(s *streamSet, i, j uint32) int64 {
-	s.remove(p.blocks, j)
-	size := p.blocks[j].size
-	p.join(i, j)
+// isPiece is 1 for a block of a split segment, 0 for one that is a whole
+// segment.
+func isPiece(b *block) int64 {
+	n := int64(b.prev | b.next)
+	return int64(uint64(-n) >> 63)
+}
+
+// absorb merges the free neighbour j into block i, which is b and in no set,
+// and returns j's size.
+func (p *Policy) absorb(s *streamSet, b *block, i, j uint32) int64 {
+	blocks := p.blocks
+	size := blocks[j].size
+	if e, group, class := s.classFor(size); e.root == j {
+		s.pop(blocks, e, group, class)
+	} else {
+		s.removeInner(blocks, j)
+	}
+	p.join(b, i, j)
 	return size
 }
 
-// join makes i cover its neighbour j too and drops j.
-func (p *Policy) join(i, j uint32) {
-	b, nb := &p.blocks[i], &p.blocks[j]
+// join makes block i, which is b, cover its neighbour j too and drops j.
+func (p *Policy) join(b *block, i, j uint32) {
+	blocks := p.blocks
+	nb := &blocks[j]
+	b.size += nb.size
 	if b.prev == j {
-		b.addr = nb.addr
-		b.prev = nb.prev
-		if b.prev != 0 {
-			p.blocks[b.prev].next = i
-		}
+		b.addr, b.prev = nb.addr, nb.prev
+		blocks[nb.prev].next = i
 	} else {
 		b.next = nb.next
-		if b.next != 0 {
-			p.blocks[b.next].prev = i
+		blocks[nb.next].prev = i
+	}
+	p.dropBlock(j)
+}
+
+// coldBlocks is the number of blocks, of 64 bytes each, from which on most are
+// in no cache of a processor's core.
+const coldBlocks = 1 << 15
+
+// Cold reports that Warm is worth its time.
+func (p *Policy) Cold() bool { return len(p.blocks) > coldBlocks }
+
+// Warm reads the blocks that the next frees name and their neighbours. The
+// processor does these reads at the same time, because none waits for another
+// block's; those of the frees themselves it cannot foresee.
+func (p *Policy) Warm(next []policies.Handle) {
+	blocks := p.blocks
+	var read blockState
+	for _, h := range next {
+		if i := p.find(h); i != 0 {
+			b := &blocks[i]
+			read |= blocks[b.prev].state | blocks[b.next].state
 		}
 	}
-	b.size += nb.size
-	p.dropBlock(j)
+	p.warmed = read
 }

@@ -81,7 +81,7 @@ type fataler interface {
 
 func (p *setPair) check(t fataler, size int64) {
 	k := p.naive.search(size, 0)
-	i, _ := p.fast.lowerBound(size)
+	i := p.fast.lowerBound(size)
 	if (k < len(p.naive)) != (i != 0) {
 		t.Fatalf("lowerBound(%d): naive has one: %v, fast: %v", size, k < len(p.naive), i != 0)
 	}

@@ -11,67 +11,101 @@ var errTooLarge = fmt.Errorf("tried to allocate more than 1EB memory: %w", polic
 
 // Malloc serves a request: the order of attempts of spec A3.
 func (p *Policy) Malloc(r policies.Request) (policies.Block, error) {
-	if r.Size >= maxRequest || r.Size <= 0 {
+	if uint64(r.Size-1) >= maxRequest-1 {
 		return policies.Block{}, errTooLarge
 	}
 	size := p.round(r.Size)
-	s := p.set(r.Pool, size <= smallSize, r.Stream)
-	i := p.findFree(s, size)
-	if i == 0 {
-		var err error
-		if i, err = p.obtain(s, size, r.Pool != 0); err != nil {
-			return policies.Block{}, err
-		}
-		if i == 0 {
-			p.stats.NumOOMs++
-			if p.obs != nil {
-				p.emit(policies.ActionOOM, s, 0, 0, size, r.Size)
-			}
-			return policies.Block{}, policies.ErrOutOfMemory
-		}
+	var s *streamSet
+	if sets := p.main[isLarge(size)]; r.Pool == 0 && int(r.Stream) < len(sets) {
+		s = sets[r.Stream]
 	}
-	return p.finish(s, i, size, r.Size), nil
-}
-
-// findFree is get_free_block (spec A2.7): it takes the best free block out of
-// the set, or returns 0.
-func (p *Policy) findFree(s *streamSet, size int64) uint32 {
+	if s == nil {
+		s = p.set(r.Pool, size <= smallSize, r.Stream)
+	}
+	// get_free_block (spec A2.7). A block of max_split_size or more is for
+	// requests of that size only, and for those only if little of it is wasted.
 	if p.collects {
 		s.pool.calls++
 	}
-	i, at := s.lowerBound(size)
-	if i == 0 {
-		return 0
+	below := p.conf.MaxSplitSize
+	if size >= below {
+		below = size + p.conf.MaxNonSplitRounding
 	}
-	first := i
-	if b := &p.blocks[i]; b.seg != noSeg {
-		if p.conf.ExpandableSegments {
-			i = p.walkExpandable(s, i)
-		} else if i = p.skipExpandable(s, i); i == 0 {
-			return 0
+	i, e, group, class := s.find(size)
+	if len(p.ranges) > 0 {
+		i = p.walk(s, i)
+	}
+	switch {
+	case i == 0 || p.blocks[i].size >= below:
+		var err error
+		if i, err = p.obtain(s, size, r); err != nil {
+			return policies.Block{}, err
 		}
-	}
-	// A block of max_split_size or more is for requests of that size only, and
-	// for those only if little of it is wasted.
-	bs := p.blocks[i].size
-	if size < p.conf.MaxSplitSize {
-		if bs >= p.conf.MaxSplitSize {
-			return 0
-		}
-	} else if bs >= size+p.conf.MaxNonSplitRounding {
-		return 0
-	}
-	if i == first {
-		s.removeAt(p.blocks, i, at)
-	} else {
+	case e != nil && e.root == i:
+		s.pop(p.blocks, e, group, class)
+	default:
 		s.remove(p.blocks, i)
 	}
-	return i
+	// alloc_found_block (spec A3.8): the block is split and its front handed
+	// out.
+	b := &p.blocks[i]
+	// inactive_split changes by the net effect: a block of a split segment is
+	// no free piece any more, and the rest is a new one.
+	wasPiece := isPiece(b)
+	pieces, bytes := -wasPiece, -wasPiece*b.size
+	if rem := b.size - size; rem >= s.minRest && size < s.splitBelow {
+		// Index i stays the front: indices, unlike upstream's pointers, are
+		// not visible outside.
+		n := p.newBlock(s, b.seg)
+		blocks := p.blocks
+		b = &blocks[i]
+		rest := &blocks[n]
+		rest.addr, rest.size, rest.prev, rest.next = b.addr+uint64(size), rem, i, b.next
+		blocks[b.next].prev = n
+		b.next, b.size = n, size
+		s.insertFree(blocks, n)
+		pieces++
+		bytes += rem
+	}
+	if b.seg == noSeg {
+		p.countSplits(s, pieces, bytes)
+	}
+	b.state = live
+	b.req = r.Size
+	b.gen++
+	h := handleOf(i, b.gen)
+	s.counts.add(b.size, r.Size)
+	p.counts[policies.All].add(b.size, r.Size)
+	if p.pends {
+		p.countActive(s, b.size)
+	}
+	if b.size >= p.conf.MaxSplitSize {
+		p.stats.OversizeAllocations.Add(1)
+	}
+	if p.obs != nil {
+		p.emit(policies.ActionAlloc, s, h, b.addr, b.size, r.Size)
+	}
+	return policies.Block{Handle: h, Addr: b.addr}, nil
 }
 
-// obtain gets memory from the device for a request that no free block serves;
-// 0 when everything failed.
-func (p *Policy) obtain(s *streamSet, size int64, capturing bool) (uint32, error) {
+// isLarge is 0 for a rounded size of the small pool, else 1.
+func isLarge(size int64) uint { return uint(smallSize-size) >> 63 }
+
+// obtain gets memory from the device for a request that no free block serves.
+func (p *Policy) obtain(s *streamSet, size int64, r policies.Request) (uint32, error) {
+	i, err := p.tryDevice(s, size, r.Pool != 0)
+	if i != 0 || err != nil {
+		return i, err
+	}
+	p.stats.NumOOMs++
+	if p.obs != nil {
+		p.emit(policies.ActionOOM, s, 0, 0, size, r.Size)
+	}
+	return 0, policies.ErrOutOfMemory
+}
+
+// tryDevice makes the attempts of obtain; 0 when all failed.
+func (p *Policy) tryDevice(s *streamSet, size int64, capturing bool) (uint32, error) {
 	if p.collects {
 		if err := p.collectGarbage(); err != nil {
 			return 0, err
@@ -135,54 +169,4 @@ func (p *Policy) allocBlock(s *streamSet, size int64) (uint32, error) {
 		p.emit(policies.ActionSegmentAlloc, s, 0, addr, a, 0)
 	}
 	return i, nil
-}
-
-// finish is alloc_found_block (spec A3.8): splits block i, which is in no set,
-// and hands its front out.
-func (p *Policy) finish(s *streamSet, i uint32, size, req int64) policies.Block {
-	b := &p.blocks[i]
-	class := s.class
-	rem := b.size - size
-	wasSplit := b.prev|b.next != 0
-	var split bool
-	if s.small || p.conf.ExpandableSegments {
-		split = rem >= minBlockSize
-	} else {
-		split = rem > smallSize && size < p.conf.MaxSplitSize
-	}
-	if split {
-		// Index i stays the front: indices, unlike upstream's pointers, are
-		// not visible outside.
-		n := p.newBlock(s, b.seg)
-		b = &p.blocks[i]
-		r := &p.blocks[n]
-		r.addr, r.size, r.prev, r.next = b.addr+uint64(size), rem, i, b.next
-		if b.next != 0 {
-			p.blocks[b.next].prev = n
-		}
-		b.next, b.size = n, size
-		p.insertFree(s, n)
-		if b.seg == noSeg {
-			if wasSplit {
-				p.splits[class].bytes -= size
-				p.splits[policies.All].bytes -= size
-			} else {
-				p.countSplits(class, 1, rem)
-			}
-		}
-	} else if wasSplit && b.seg == noSeg {
-		p.countSplits(class, -1, -b.size)
-	}
-	b.state = live
-	b.req = req
-	b.gen++
-	h := handleOf(i, b.gen)
-	p.countAlloc(class, b.size, req)
-	if b.size >= p.conf.MaxSplitSize {
-		p.stats.OversizeAllocations.Add(1)
-	}
-	if p.obs != nil {
-		p.emit(policies.ActionAlloc, s, h, b.addr, b.size, req)
-	}
-	return policies.Block{Handle: h, Addr: b.addr}
 }

@@ -165,7 +165,7 @@ func (p *Policy) releaseAvailable(s *streamSet, size int64) (bool, error) {
 		return false, nil
 	}
 	want := max(size, p.conf.MaxSplitSize)
-	if i, _ := s.lowerBound(want); i != 0 && p.blocks[i].seg == noSeg {
+	if i := s.lowerBound(want); i != 0 && p.blocks[i].seg == noSeg {
 		return true, p.releaseSegment(i)
 	}
 	p.buf = s.appendSorted(p.buf[:0], p.blocks, p.conf.MaxSplitSize, func(b *block) bool {

@@ -42,20 +42,23 @@ func SizesOf(c conf.Config, v conf.Version) func(req int64) (block, segment int6
 // round is round_size: the block size for a request of req > 0 bytes (spec
 // A2.2).
 func (p *sizer) round(req int64) int64 {
-	if req < minBlockSize {
-		return minBlockSize
+	if p.rounds && req >= minBlockSize {
+		return p.roundDivided(req)
 	}
-	if p.rounds {
-		d := p.conf.Roundup[conf.RoundupInterval(req)]
-		if t := p.conf.RoundupBypassThreshold; t > 0 && req > t {
-			d = 0
-		}
-		switch {
-		case d > 1 && req > minBlockSize*d:
-			return pow2Division(req, d)
-		case d == 1 && req > minBlockSize && p.rules.DivisionsOneUnrounded:
-			return req
-		}
+	return (req + minBlockSize - 1) &^ (minBlockSize - 1)
+}
+
+// roundDivided is round under the roundup table.
+func (p *sizer) roundDivided(req int64) int64 {
+	d := p.conf.Roundup[conf.RoundupInterval(req)]
+	if t := p.conf.RoundupBypassThreshold; t > 0 && req > t {
+		d = 0
+	}
+	switch {
+	case d > 1 && req > minBlockSize*d:
+		return pow2Division(req, d)
+	case d == 1 && req > minBlockSize && p.rules.DivisionsOneUnrounded:
+		return req
 	}
 	return (req + minBlockSize - 1) &^ (minBlockSize - 1)
 }

@@ -14,13 +14,13 @@
 //
 // Files: malloc.go (the order of attempts), free.go (frees and pending frees),
 // release.go (garbage collection and flushes), expandable.go (expandable
-// segments), freeset.go (the sorted set of free blocks), rounding.go.
+// segments), freeset.go (the sorted set of free blocks), rounding.go, counts.go
+// (statistics), state.go (segments, out and in).
 package torch
 
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"allocsim/policies"
 	"allocsim/policies/torch/conf"
@@ -63,41 +63,6 @@ type block struct {
 	state                  blockState
 }
 
-// tally is the present, highest and total number of blocks, their bytes and
-// the requested bytes. Of the class All, totals are not kept: they are sums.
-type tally struct {
-	blocks, bytes, requested             int64
-	blocksPeak, bytesPeak, requestedPeak int64
-	blocksSum, bytesSum, requestedSum    int64
-}
-
-// add counts a new block.
-func (t *tally) add(bytes, requested int64) {
-	t.blocks++
-	t.bytes += bytes
-	t.requested += requested
-	t.blocksPeak = max(t.blocksPeak, t.blocks)
-	t.bytesPeak = max(t.bytesPeak, t.bytes)
-	t.requestedPeak = max(t.requestedPeak, t.requested)
-}
-
-// splits is the present, highest and total number of free pieces of split
-// segments and of their bytes. Of the class All, totals are not kept.
-type splits struct {
-	pieces, bytes         int64
-	piecesPeak, bytesPeak int64
-	piecesSum, bytesSum   int64
-}
-
-// change adds to both numbers; they may fall. There is no branch on the sign,
-// which no predictor could guess.
-func (t *splits) change(pieces, bytes int64) {
-	t.pieces += pieces
-	t.bytes += bytes
-	t.piecesPeak = max(t.piecesPeak, t.pieces)
-	t.bytesPeak = max(t.bytesPeak, t.bytes)
-}
-
 type blockState uint8
 
 const (
@@ -126,9 +91,13 @@ type streamSet struct {
 	pool     *pool
 	index    int32 // in Policy.sets
 	class    policies.Class
+	counts   *counts // of the class
 	small    bool
 	stream   uint16
 	unmapped []uint32 // unmapped blocks, by address
+	// A block is split if at least minRest bytes are left over and the request
+	// is smaller than splitBelow (should_split, spec A3.8).
+	minRest, splitBelow int64
 }
 
 // addressRange is one reservation of an expandable segment.
@@ -150,26 +119,27 @@ type Policy struct {
 	unusedB []uint32
 	sets    []*streamSet
 	pools   []*pool // 2×private pool + (0 small, 1 large)
-	// small and large are the sets of the default pool by stream, nil where
-	// there is none yet: what nearly every request uses.
-	small, large []*streamSet
-	ranges       []addressRange
-	spare        []*streamSet      // empty sets of recycled policies
-	pending      []policies.Handle // pending frees in order; completed ones linger
-	nPend        int               // pending frees in fact
+	// main are the sets of the default pool, small and large, by stream, nil
+	// where there is none yet: what nearly every request uses.
+	main    [2][]*streamSet
+	ranges  []addressRange
+	spare   []*streamSet      // empty sets of recycled policies
+	pending []policies.Handle // pending frees in order; completed ones linger
+	nPend   int               // pending frees in fact
 
 	total int64 // bytes held from the device
-	// tally counts what changes with every request; Stats brings it into
-	// stats.
-	tally  [3]tally  // by policies.Class
-	splits [3]splits // by policies.Class
+	// counts holds what changes with every request, by policies.Class; Stats
+	// brings it into stats.
+	counts [3]counts
 	// pends: there has been a pending free, so active differs from allocated
-	// and is counted in stats. Until then it is the tally.
+	// and is counted in stats. Until then it is that of counts.
 	pends bool
 	stats policies.Stats
 	obs   policies.Observer
 	event policies.Event
 	buf   []uint32 // scratch of releases
+	// warmed keeps the reads of Warm from being compiled away.
+	warmed blockState
 }
 
 // Parse reads a configuration string for a PyTorch release into a Spec. The
@@ -268,98 +238,11 @@ func (p *Policy) emptied() *Policy {
 	return p
 }
 
-// Stats are the statistics so far, as torch.cuda.memory_stats() has them.
-func (p *Policy) Stats() *policies.Stats {
-	put := func(to *policies.StatArray, of func(*tally) (current, peak, sum int64)) {
-		var sums int64
-		for _, c := range [...]policies.Class{policies.Small, policies.Large, policies.All} {
-			current, peak, sum := of(&p.tally[c])
-			sums += sum
-			to[c] = policies.Stat{Current: current, Peak: peak, Allocated: sum}
-		}
-		to[policies.All].Allocated = sums
-	}
-	blocks := func(t *tally) (int64, int64, int64) { return t.blocks, t.blocksPeak, t.blocksSum }
-	bytes := func(t *tally) (int64, int64, int64) { return t.bytes, t.bytesPeak, t.bytesSum }
-	put(&p.stats.Allocation, blocks)
-	put(&p.stats.AllocatedBytes, bytes)
-	put(&p.stats.RequestedBytes, func(t *tally) (int64, int64, int64) { return t.requested, t.requestedPeak, t.requestedSum })
-	if !p.pends {
-		put(&p.stats.Active, blocks)
-		put(&p.stats.ActiveBytes, bytes)
-	}
-	var pieces, pieceBytes int64
-	for _, c := range [...]policies.Class{policies.Small, policies.Large, policies.All} {
-		t := &p.splits[c]
-		pieces += t.piecesSum
-		pieceBytes += t.bytesSum
-		p.stats.InactiveSplit[c] = policies.Stat{Current: t.pieces, Peak: t.piecesPeak, Allocated: t.piecesSum}
-		p.stats.InactiveSplitBytes[c] = policies.Stat{Current: t.bytes, Peak: t.bytesPeak, Allocated: t.bytesSum}
-	}
-	p.stats.InactiveSplit[policies.All].Allocated = pieces
-	p.stats.InactiveSplitBytes[policies.All].Allocated = pieceBytes
-	return &p.stats
-}
-
-// countSplits counts one net change of the free pieces of split segments.
-func (p *Policy) countSplits(c policies.Class, pieces, bytes int64) {
-	t := &p.splits[c]
-	t.change(pieces, bytes)
-	t.piecesSum += max(pieces, 0)
-	t.bytesSum += max(bytes, 0)
-	p.splits[policies.All].change(pieces, bytes)
-}
-
-// countAlloc counts a block that is handed out.
-func (p *Policy) countAlloc(c policies.Class, bytes, requested int64) {
-	t := &p.tally[c]
-	t.add(bytes, requested)
-	t.blocksSum++
-	t.bytesSum += bytes
-	t.requestedSum += requested
-	p.tally[policies.All].add(bytes, requested)
-	if p.pends {
-		p.stats.Active.Add(c, 1)
-		p.stats.ActiveBytes.Add(c, bytes)
-	}
-}
-
-// countFree counts a block that the program gives back.
-func (p *Policy) countFree(c policies.Class, bytes int64) {
-	t, all := &p.tally[c], &p.tally[policies.All]
-	t.blocks--
-	t.bytes -= bytes
-	all.blocks--
-	all.bytes -= bytes
-}
-
-// startPending switches to counting active apart from allocated.
-func (p *Policy) startPending() {
-	if !p.pends {
-		p.Stats()
-		p.pends = true
-	}
-}
-
 // Observe sets the receiver of events.
 func (p *Policy) Observe(o policies.Observer) { p.obs = o }
 
-// set returns the free set for a request.
+// set returns the free set of a pool and stream and makes it if need be.
 func (p *Policy) set(private uint8, small bool, stream uint16) *streamSet {
-	if private == 0 {
-		sets := p.large
-		if small {
-			sets = p.small
-		}
-		if int(stream) < len(sets) && sets[stream] != nil {
-			return sets[stream]
-		}
-	}
-	return p.otherSet(private, small, stream)
-}
-
-// otherSet finds the set of a private pool or makes a new set.
-func (p *Policy) otherSet(private uint8, small bool, stream uint16) *streamSet {
 	k := int(private) * 2
 	if !small {
 		k++
@@ -387,32 +270,36 @@ func (p *Policy) otherSet(private uint8, small bool, stream uint16) *streamSet {
 		s = new(streamSet)
 	}
 	s.pool, s.index, s.class, s.small, s.stream = pl, int32(len(p.sets)), class, small, stream
+	s.counts = &p.counts[class]
+	s.minRest, s.splitBelow = minBlockSize, math.MaxInt64
+	if !small && !p.conf.ExpandableSegments {
+		s.minRest, s.splitBelow = smallSize+1, p.conf.MaxSplitSize
+	}
 	p.sets = append(p.sets, s)
 	pl.sets[stream] = s
 	if private == 0 {
-		if small {
-			p.small = pl.sets
-		} else {
-			p.large = pl.sets
-		}
+		p.main[k] = pl.sets
 	}
 	return s
 }
 
-// newBlock returns the index of a zero block of a set. It may move p.blocks.
+// newBlock returns the index of a block of a set without address, size and
+// neighbours. It may move p.blocks.
 func (p *Policy) newBlock(s *streamSet, seg int32) uint32 {
-	var i uint32
-	if n := len(p.unusedB); n > 0 {
-		i = p.unusedB[n-1]
-		p.unusedB = p.unusedB[:n-1]
-		p.blocks[i] = block{gen: p.blocks[i].gen}
-	} else {
-		i = uint32(len(p.blocks))
-		p.blocks = append(p.blocks, block{})
+	n := len(p.unusedB) - 1
+	if n < 0 {
+		return p.appendBlock(s, seg)
 	}
-	p.blocks[i].set = s.index
-	p.blocks[i].seg = seg
+	i := p.unusedB[n]
+	p.unusedB = p.unusedB[:n]
+	b := &p.blocks[i]
+	b.prev, b.next, b.set, b.seg = 0, 0, s.index, seg
 	return i
+}
+
+func (p *Policy) appendBlock(s *streamSet, seg int32) uint32 {
+	p.blocks = append(p.blocks, block{set: s.index, seg: seg})
+	return uint32(len(p.blocks) - 1)
 }
 
 func (p *Policy) dropBlock(i uint32) {
@@ -420,12 +307,11 @@ func (p *Policy) dropBlock(i uint32) {
 	p.unusedB = append(p.unusedB, i)
 }
 
-// insertFree puts a free block into its set; its GC age starts now.
-func (p *Policy) insertFree(s *streamSet, i uint32) {
-	b := &p.blocks[i]
-	b.state = free
-	b.base = s.pool.calls
-	s.insert(p.blocks, i)
+// insertFree puts a free block into the set; its GC age starts now.
+func (s *streamSet) insertFree(blocks []block, i uint32) {
+	b := &blocks[i]
+	b.state, b.base = free, s.pool.calls
+	s.insert(blocks, i)
 }
 
 func handleOf(i, gen uint32) policies.Handle {
@@ -448,117 +334,4 @@ func (p *Policy) emit(a policies.Action, s *streamSet, h policies.Handle, addr u
 		Stream: s.stream, Pool: s.pool.private, Action: a, Small: s.pool.small,
 	}
 	p.obs.Observe(&p.event)
-}
-
-// Segments appends the present segments; an expandable segment gives one per
-// contiguous mapped range, as a snapshot does (spec B2).
-func (p *Policy) Segments(buf []policies.Segment) []policies.Segment {
-	from := len(buf)
-	for head := range p.blocks {
-		if b := &p.blocks[head]; b.state == unused || b.prev != 0 {
-			continue
-		}
-		open := false
-		for i := uint32(head); i != 0; i = p.blocks[i].next {
-			b := &p.blocks[i]
-			if b.state == unmapped {
-				open = false
-				continue
-			}
-			if !open {
-				s := p.sets[b.set]
-				buf = append(buf, policies.Segment{
-					Addr: b.addr, Stream: s.stream, Pool: s.pool.private,
-					Small: s.pool.small, Expandable: b.seg != noSeg,
-				})
-				open = true
-			}
-			seg := &buf[len(buf)-1]
-			seg.Size += b.size
-			sb := policies.SegmentBlock{Addr: b.addr, Size: b.size}
-			if b.state != free {
-				sb.Requested, sb.Handle, sb.State = b.req, handleOf(i, b.gen), policies.BlockLive
-				if b.state == pending {
-					sb.State = policies.BlockPending
-				}
-			} else if b.seg != noSeg {
-				_, sb.Returnable = p.wholePages(b)
-			}
-			seg.Blocks = append(seg.Blocks, sb)
-		}
-	}
-	slices.SortFunc(buf[from:], func(x, y policies.Segment) int {
-		if x.Addr < y.Addr {
-			return -1
-		}
-		return 1
-	})
-	return buf
-}
-
-// Restore fills a new allocator with segments that it held before a recording
-// began, and sets the Handle of every block that is in use. Statistics start
-// from this state: nothing is known about what came before. Private pools and
-// streams are those of the segments. The memory is not asked from the device.
-func (p *Policy) Restore(segs []policies.Segment) error {
-	if len(p.blocks) > 1 {
-		return fmt.Errorf("torch: restore into an allocator that is in use")
-	}
-	for si := range segs {
-		s := &segs[si]
-		set := p.set(s.Pool, s.Small, s.Stream)
-		class := set.class
-		seg := int32(noSeg)
-		var prev, after uint32 // neighbours of the segment in its reservation
-		if s.Expandable {
-			var err error
-			if seg, prev, after, err = p.restoreRange(set, s); err != nil {
-				return err
-			}
-		} else {
-			p.stats.Segment.Add(class, 1)
-			if s.Size >= p.conf.MaxSplitSize {
-				p.stats.OversizeSegments.Add(1)
-			}
-		}
-		p.total += s.Size
-		p.stats.ReservedBytes.Add(class, s.Size)
-		for bi := range s.Blocks {
-			sb := &s.Blocks[bi]
-			i := p.newBlock(set, seg)
-			b := &p.blocks[i]
-			b.addr, b.size, b.req, b.prev = sb.Addr, sb.Size, sb.Requested, prev
-			if prev != 0 {
-				p.blocks[prev].next = i
-			}
-			prev = i
-			if sb.State == policies.BlockFree {
-				p.insertFree(set, i)
-				if seg == noSeg && len(s.Blocks) > 1 {
-					p.countSplits(class, 1, b.size)
-				}
-				continue
-			}
-			b.gen++
-			sb.Handle = handleOf(i, b.gen)
-			b.state = live
-			p.countAlloc(class, b.size, b.req)
-			if sb.State == policies.BlockPending {
-				p.startPending()
-				b.state = pending
-				p.pending = append(p.pending, sb.Handle)
-				p.nPend++
-				p.countFree(class, b.size)
-				continue
-			}
-			if b.size >= p.conf.MaxSplitSize {
-				p.stats.OversizeAllocations.Add(1)
-			}
-		}
-		if after != 0 {
-			p.blocks[prev].next = after
-			p.blocks[after].prev = prev
-		}
-	}
-	return nil
 }

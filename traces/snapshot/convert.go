@@ -58,6 +58,8 @@ type converter struct {
 	caches   []int64   // empty_cache calls, µs since the epoch, ascending
 	settings map[string]string
 
+	kinds                [actOther + 1]int   // entries of each action
+	delayed              int                 // frees completed later than at once
 	requested, completed bool                // which kinds of free the trace has
 	poolIDs              bool                // entries carry pool ids
 	moved                struct{ at, n int } // by restoreOrder
@@ -184,19 +186,28 @@ func (m *memory) inSegment(addr, end uint64) bool {
 // scan looks at the entries once: which kinds there are, and whether their
 // order is that of time.
 func (c *converter) scan() {
-	var kinds [actOther + 1]int
 	backwards := 0
 	last := int64(0)
+	freed := noDeviceFree // by the entry before
 	for i := range c.n {
 		e := c.at(i)
-		kinds[e.action]++
+		c.kinds[e.action]++
+		switch {
+		case e.action == actFreeRequested:
+			freed = e.addr
+		case e.action == actFreeCompleted && e.addr != freed:
+			c.delayed++
+			fallthrough
+		default:
+			freed = noDeviceFree
+		}
 		c.poolIDs = c.poolIDs || e.pool != 0
 		if e.timeUS < last {
 			backwards++
 		}
 		last = e.timeUS
 	}
-	requested, completed := kinds[actFreeRequested], kinds[actFreeCompleted]
+	requested, completed := c.kinds[actFreeRequested], c.kinds[actFreeCompleted]
 	c.requested, c.completed = requested > 0, completed > 0
 	switch {
 	case completed == 0 && c.nothingCompleted():
@@ -206,9 +217,9 @@ func (c *converter) scan() {
 	case requested == 0 && completed > 0:
 		c.note("No free_requested is recorded (skip_actions): every block is taken to be freed where its free completed.")
 	}
-	c.noAllocs = kinds[actAlloc] == 0 && requested+completed > 0
-	c.noSegments = kinds[actSegmentAlloc]+kinds[actSegmentMap] == 0
-	if n := kinds[actOther]; n > 0 {
+	c.noAllocs = c.kinds[actAlloc] == 0 && requested+completed > 0
+	c.noSegments = c.kinds[actSegmentAlloc]+c.kinds[actSegmentMap] == 0
+	if n := c.kinds[actOther]; n > 0 {
 		c.note("Of the trace, %s of kinds that this version does not know are ignored.", count(n, "entry", "entries"))
 	}
 	if backwards > 0 {
@@ -374,22 +385,17 @@ type output struct {
 }
 
 func (c *converter) newOutput(extra int) *output {
-	allocs, events := 0, 0
-	for i := range c.n {
-		switch c.at(i).action {
-		case actAlloc, actOOM:
-			allocs++
-			events++
-		case actFreeRequested:
-			events++
-		case actFreeCompleted:
-			if !c.requested {
-				events++
-			}
-		}
+	allocs := c.kinds[actAlloc] + c.kinds[actOOM]
+	events := allocs + c.kinds[actFreeRequested]
+	if c.requested {
+		events += c.delayed
+	} else {
+		events += c.kinds[actFreeCompleted]
 	}
+	// The builder makes room for half as many blocks as events, but a program
+	// that ends with more than it began with has more.
 	o := &output{
-		b:       traces.NewBuilder(events + extra + len(c.caches)),
+		b:       traces.NewBuilder(max(events+extra+len(c.caches), 2*(allocs+extra))),
 		streams: make([]int32, len(c.rec.streams)),
 		pools:   make([]int16, len(c.rec.pools)),
 		addr:    make([]uint64, 0, allocs+extra),
@@ -536,10 +542,10 @@ func (c *converter) replay(start []startSegment) (*traces.Trace, error) {
 			switch {
 			case !c.completed:
 				o.b.Free(last, id)
-				m.live.remove(p)
+				m.live.vacate(p)
 			case j < c.n && c.at(j).action == actFreeCompleted && c.at(j).addr == e.addr:
 				o.b.Free(last, id)
-				m.live.remove(p)
+				m.live.vacate(p)
 				i = j
 			default:
 				o.b.FreeRequested(last, id)
@@ -560,7 +566,7 @@ func (c *converter) replay(start []startSegment) (*traces.Trace, error) {
 			default:
 				o.b.FreeCompleted(last, id&^pendingBit)
 			}
-			m.live.remove(p)
+			m.live.vacate(p)
 		case actSegmentAlloc, actSegmentMap:
 			end := e.addr + uint64(e.size)
 			if e.size == 0 || end > 1<<63 {

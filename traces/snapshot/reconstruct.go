@@ -102,7 +102,7 @@ func (c *converter) walkBack() ([]startSegment, error) {
 			if _, _, v := m.live.get(p); v&pendingBit != 0 {
 				return nil, c.fail(i, false, "the block waits for the completion of a free that is not recorded")
 			}
-			m.live.remove(p)
+			m.live.vacate(p)
 		case actFreeRequested:
 			if c.completed {
 				p, ok := m.live.exact(e.addr)

@@ -246,6 +246,15 @@ type records struct {
 	hasRoot   bool
 	malformed error // of the first dict that could not be read
 	fieldVals [numKeys]pickle.Value
+	layout    layout
+}
+
+// layout says where the pairs of the dicts that arrive at present have the
+// fields of a trace entry: the index of the value, -1 without that key.
+type layout struct {
+	known, entry bool // entry: all of the first four are there
+	action, addr, size, timeUS,
+	stream, pool, frames int
 }
 
 type frameKey struct {
@@ -268,7 +277,19 @@ func newRecords() *records {
 // Dict implements pickle.Handler: the keys say what the dict is. One that is
 // malformed becomes opaque, and its error is kept for the case that it was
 // needed: newer versions add dicts of their own that share these keys.
-func (r *records) Dict(d *pickle.Decoder, pairs []pickle.Value) (pickle.Value, error) {
+func (r *records) Dict(d *pickle.Decoder, pairs []pickle.Value, same bool) (pickle.Value, error) {
+	if !same {
+		r.layout.known = false
+	} else {
+		if !r.layout.known {
+			r.layout = layoutOf(pairs)
+		}
+		if r.layout.entry {
+			if v, ok := r.plainEntry(d, pairs); ok {
+				return v, nil
+			}
+		}
+	}
 	var seen uint64
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if id, ok := pairs[i].StringID(); ok && id < numKeys {
@@ -449,6 +470,62 @@ func (r *records) entry(d *pickle.Decoder, seen uint64) (pickle.Value, error) {
 	e.stack = r.stackOf(seen)
 	*r.entries.add() = e
 	return record(recEntry, r.entries.n-1), nil
+}
+
+func layoutOf(pairs []pickle.Value) layout {
+	var at [numKeys]int
+	for k := range at {
+		at[k] = -1
+	}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if id, ok := pairs[i].StringID(); ok && id < numKeys {
+			at[id] = i + 1
+		}
+	}
+	return layout{
+		known:  true,
+		entry:  at[kAction] >= 0 && at[kAddr] >= 0 && at[kSize] >= 0 && at[kTimeUS] >= 0,
+		action: at[kAction], addr: at[kAddr], size: at[kSize], timeUS: at[kTimeUS],
+		stream: at[kStream], pool: at[kPoolID], frames: at[kFrames],
+	}
+}
+
+// plainEntry is entry for a dict in the current layout. It reports false, and
+// does nothing, for what is not quite usual.
+func (r *records) plainEntry(d *pickle.Decoder, pairs []pickle.Value) (pickle.Value, bool) {
+	l := &r.layout
+	id, ok := pairs[l.action].StringID()
+	addr, ok1 := d.Int(pairs[l.addr])
+	size, ok2 := d.Int(pairs[l.size])
+	timeUS, ok3 := d.Int(pairs[l.timeUS])
+	if !ok || id < sAlloc || id > sSegmentUnmap || !ok1 || !ok2 || !ok3 || addr|size|timeUS < 0 {
+		return 0, false
+	}
+	e := entry{addr: uint64(addr), size: size, timeUS: timeUS, stack: traces.NoStack, action: action(id - sAlloc)}
+	var handle int64
+	if l.stream >= 0 {
+		if handle, ok = d.Int(pairs[l.stream]); !ok {
+			return 0, false
+		}
+	}
+	if l.pool >= 0 {
+		k, i, ok := split(pairs[l.pool])
+		if !ok || k != recPool {
+			return 0, false
+		}
+		e.pool = uint8(i)
+	}
+	if l.frames >= 0 {
+		if k, i, ok := split(pairs[l.frames]); ok && k == recStack {
+			e.stack = traces.StackID(i)
+		}
+	}
+	var err error
+	if e.stream, err = r.streamNumber(uint64(handle)); err != nil {
+		return 0, false
+	}
+	*r.entries.add() = e
+	return record(recEntry, r.entries.n-1), true
 }
 
 func (r *records) segment(d *pickle.Decoder, seen uint64) (pickle.Value, error) {

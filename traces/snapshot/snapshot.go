@@ -54,9 +54,9 @@ type Options struct {
 // returns a trace for each device that the file says anything about. It reads
 // the stream once.
 //
-// Peak memory is about 80 bytes for each trace entry plus the distinct strings
-// and call stacks: some 1.1 times the size of a file without frames and 0.7
-// times that of one with frames (BenchmarkReadLarge).
+// Peak memory is about 70 bytes for each trace entry plus the distinct strings
+// and call stacks: about the size of a file without frames and half that of one
+// with frames.
 //
 // Errors name Options.Source, and the byte of the pickle or the event of the
 // trace that is wrong. Nothing is repaired silently: what had to be inferred or
