@@ -201,8 +201,7 @@ func (r *running) events(ctx context.Context, from, to int) error {
 }
 
 func (r *running) progress() Progress {
-	st := r.policy.Stats()
-	p := Progress{ReservedPeak: st.ReservedBytes[policies.All].Peak, NumOOMs: st.NumOOMs, Failed: !r.res.Completed}
+	p := Progress{ReservedPeak: r.stats.ReservedBytes[policies.All].Peak, NumOOMs: r.stats.NumOOMs, Failed: !r.res.Completed}
 	if r.model != nil {
 		p.Driver = r.model.Driver()
 	}
