@@ -13,7 +13,8 @@ import (
 // candidates and of the simplest that come close.
 //
 // Those that do not even complete as recorded are behind every one that
-// completes under all orders. They are sampled only if there is none.
+// completes under all orders. They are sampled only if there is none. If none
+// of all these is reliable, those that come next are sampled, too.
 func (t *tuner) finalists(ctx context.Context) error {
 	leaders, err := t.leaders(ctx, 8)
 	if err != nil {
@@ -52,7 +53,51 @@ func (t *tuner) finalists(ctx context.Context) error {
 			return err
 		}
 	}
-	return t.revive(ctx)
+	for round := 0; ; round++ {
+		if err := t.revive(ctx); err != nil {
+			return err
+		}
+		next := t.untried()
+		if len(next) == 0 || t.opts.Finalists != 0 {
+			return nil
+		}
+		if round == moreRounds {
+			t.doubt()
+			return nil
+		}
+		if err := t.sample(ctx, next, changed); err != nil {
+			return err
+		}
+	}
+}
+
+// Where no finalist turns out to be reliable, moreFinalists others at a time
+// are sampled, in at most moreRounds rounds.
+const (
+	moreFinalists = 4
+	moreRounds    = 8
+)
+
+// untried returns the next candidates to sample: those that come before all
+// that have been sampled, because these do not complete under all orders. An
+// answer must not win by not having been tried.
+func (t *tuner) untried() []*Candidate {
+	var list []*Candidate
+	for _, c := range t.ranked() {
+		if c.Span != nil || !c.Completed || c.Stopped || c.last() || len(list) == moreFinalists {
+			break
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// doubt takes what has not been sampled for unreliable, after nothing that was
+// sampled has turned out to be reliable.
+func (t *tuner) doubt() {
+	for _, c := range t.cands {
+		c.doubted = c.Span == nil && !c.last()
+	}
 }
 
 // revive runs those lost candidates to their end that may be in front now. A

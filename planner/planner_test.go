@@ -150,6 +150,22 @@ func TestTuneCures(t *testing.T) {
 	}
 }
 
+// TestTuneAnswerIsSampled: where none of the first finalists is reliable, no
+// setting wins because it was not tried under other orders.
+func TestTuneAnswerIsSampled(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		capacity int64
+	}{{"fuzz0021", 311427072}, {"fuzz0021", 300 << 20}, {"gnn__tight", 6 << 30}} {
+		j := job(t, c.name)
+		j.Base.Capacity, j.Base.Limit = c.capacity, 0
+		r := tune(t, planner.TuneOptions{}, j)
+		if r.Verdict == "improved" && r.Best.Span == nil && !r.Best.Approximate && !r.Best.Limits {
+			t.Errorf("%s in %d bytes: the winner %q was not sampled", c.name, c.capacity, r.Best.Conf)
+		}
+	}
+}
+
 // TestTuneVersions: options that a release lacks are left out.
 func TestTuneVersions(t *testing.T) {
 	res := tune(t, planner.TuneOptions{Version: conf.Version{Major: 2, Minor: 0}, Budget: 300}, job(t, "gnn__default"))

@@ -23,9 +23,9 @@ func (c *Candidate) Upper() int64 {
 }
 
 // completes reports that the candidate completes under every address order
-// tried.
+// tried, or is taken to.
 func (c *Candidate) completes() bool {
-	return c.Completed && (c.Span == nil || c.Span.CompletedAll)
+	return c.Completed && !c.doubted && (c.Span == nil || c.Span.CompletedAll)
 }
 
 // changedRuns is the number of changed traces on which it completes.

@@ -81,6 +81,8 @@ type Candidate struct {
 	lostTo   *Candidate
 	lostAs   kind
 	lostWith int
+	// doubted: not sampled, when all that were sampled turned out unreliable.
+	doubted bool
 }
 
 // TraceFigures is what one trace does under baseline and winner.

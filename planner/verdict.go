@@ -87,7 +87,7 @@ func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 		out.Reason = fmt.Sprintf("No allocator setting can help: %s live at once%s, %s more than the %s that the allocator may take.",
 			size(t.need), withFailed(t), size(out.Short), size(t.room))
 		out.Best = *baseline
-	case !best.completes() && best.Completed:
+	case !best.completes() && best.Completed: // as recorded
 		out.Verdict = "no-setting-found"
 		out.Reason = fmt.Sprintf("%s completes under some placements by the driver but not under all (%s at worst); nothing found is reliable. %s live at once.",
 			name(best), size(best.Upper()), size(t.bound))
@@ -103,8 +103,8 @@ func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 		out.Best = *baseline
 	case best.NumOOMs > 0:
 		out.Verdict = "no-setting-found"
-		out.Reason = fmt.Sprintf("With each of the %d settings tried, requests that failed in the recording fail here, too: %d with %s, the fewest. With them %s would live at once.",
-			len(t.cands), best.NumOOMs, name(best), size(t.need))
+		out.Reason = fmt.Sprintf("With each %s, requests that failed in the recording fail here, too: %d with %s, the fewest. With them %s would live at once.",
+			t.tried(), best.NumOOMs, name(best), size(t.need))
 		if t.room > 0 {
 			out.Reason += fmt.Sprintf(" The allocator may take %s.", size(t.room))
 		}
@@ -125,6 +125,14 @@ func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 		}
 		out.Reason = t.why(baseline, best)
 	}
+}
+
+// tried names the settings of which none serves all requests under all orders.
+func (t *tuner) tried() string {
+	if slices.ContainsFunc(t.cands, func(c *Candidate) bool { return c.Completed && c.NumOOMs == 0 }) {
+		return "setting that was found to be reliable"
+	}
+	return fmt.Sprintf("of the %d settings tried", len(t.cands))
 }
 
 // withFailed explains a need above the bound.
