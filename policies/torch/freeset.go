@@ -223,21 +223,23 @@ func (s *freeSet) removeInner(blocks []block, i uint32) {
 // pop takes the block with the lowest address of the smallest size of class c
 // of group g, which is e, out of the set.
 func (s *freeSet) pop(blocks []block, e *sizeClass, g, c uint) {
-	first := blocks[e.root].child
-	e.root = first
-	switch {
-	case first == 0:
-		if e.more != 0 && s.promote(e) {
-			return
-		}
-		m := s.subs[g%groupCount] &^ (1 << (c % 64))
-		s.subs[g%groupCount] = m
-		// Whether the group is empty now cannot be predicted: no branch.
-		s.groups &^= (^(m | -m) >> 63) << (g % 64)
-	case blocks[first].sibling != 0:
-		e.root = mergePairs(blocks, first)
+	root := blocks[e.root].child
+	if blocks[root].sibling != 0 {
+		root = mergePairs(blocks, root)
 	}
+	e.root = root
+	if e.more != 0 && root == 0 && s.promote(e) {
+		return
+	}
+	// Whether the class, and the group, is empty now cannot be predicted: no
+	// branches.
+	m := s.subs[g%groupCount] &^ (isZero(uint64(root)) << (c % 64))
+	s.subs[g%groupCount] = m
+	s.groups &^= isZero(m) << (g % 64)
 }
+
+// isZero is 1 for 0, else 0.
+func isZero(x uint64) uint64 { return ^(x | -x) >> 63 }
 
 // promote makes the next size of a class its smallest; false if there is none.
 func (s *freeSet) promote(e *sizeClass) bool {
