@@ -252,6 +252,10 @@ func (d *Decoder) lastList(q int) (int, Value, bool, error) {
 	if slot == nil || b[q+1] != opMemoize || b[q+2] != opMark {
 		return q, 0, false, nil
 	}
+	// The dict that it is in is neither in open nor in marks.
+	if len(d.open)+1 >= maxOpen || len(d.marks)+1 >= maxOpen {
+		return q, 0, false, nil
+	}
 	items := d.list[:0]
 	p := q + 3
 	for ; p+maxOp <= d.end; p += 2 {

@@ -211,3 +211,22 @@ func TestRepeatingExceptions(t *testing.T) {
 		}
 	}
 }
+
+// TestRepeatingAtTheLimit: a dict that repeats is refused at the same depth as
+// any other, and so is the list in it.
+func TestRepeatingAtTheLimit(t *testing.T) {
+	const dict = "}\x94(h\x00K\x01h\x01]\x94(h\x00eu"
+	const maxOpen = 1 << 16 // as in the decoder
+	for _, open := range []string{"]", "("} {
+		for depth := maxOpen - 3; depth <= maxOpen; depth++ {
+			data := "\x80\x04](\x8c\x01k\x94\x8c\x01l\x94" + dict + dict + "e0" + strings.Repeat(open, depth) + dict + "}."
+			want := "more than 65536"
+			if depth <= maxOpen-2 {
+				want = ""
+			}
+			if got := compareWays(t, []byte(data), 0); !strings.Contains(got, want) {
+				t.Errorf("%d times %s: %.200q", depth, open, got[max(len(got)-200, 0):])
+			}
+		}
+	}
+}

@@ -759,7 +759,11 @@ func (c *converter) prepareFinal() {
 		if i > 0 && c.segs[i-1].addr+uint64(c.segs[i-1].size) > s.addr {
 			c.badFinal("the final segments at 0x%x and 0x%x overlap", c.segs[i-1].addr, s.addr)
 		}
-		at := s.addr
+		at, end := s.addr, s.addr+uint64(s.size)
+		if end > 1<<63 {
+			c.badFinal("the final segment at 0x%x has %d bytes", s.addr, s.size)
+			return
+		}
 		blocks := c.rec.blocks[s.first:][:s.n]
 		for j := range blocks {
 			b := &blocks[j]
@@ -769,12 +773,16 @@ func (c *converter) prepareFinal() {
 			if b.addr != at || b.size == 0 {
 				c.badFinal("the final segment at 0x%x: a block is missing at 0x%x", s.addr, at)
 			}
+			if uint64(b.size) > end-at {
+				c.badFinal("the final segment at 0x%x of %d bytes: the block at 0x%x has %d", s.addr, s.size, at, b.size)
+				return // sizes that add up to more than an address holds
+			}
 			if b.state != traces.Inactive && (b.requested > b.size || b.requested == 0) {
 				c.badFinal("the final segment at 0x%x: the block of %d bytes at 0x%x was asked for with %d", s.addr, b.size, b.addr, b.requested)
 			}
 			at += uint64(b.size)
 		}
-		if end := s.addr + uint64(s.size); at != end || s.n == 0 {
+		if at != end || s.n == 0 {
 			c.badFinal("the final segment at 0x%x has %d bytes, but its blocks cover %d of them", s.addr, s.size, at-s.addr)
 		}
 	}

@@ -122,3 +122,67 @@ func TestProgress(t *testing.T) {
 		t.Errorf("%d calls, the last with %d of %d bytes", calls, last, len(data))
 	}
 }
+
+// TestSizesOverflow: block sizes whose sum wraps around to the segment's.
+func TestSizesOverflow(t *testing.T) {
+	kv := pickletest.KV
+	const huge = 1<<63 - 1
+	block := func(size int, state string) pickletest.Dict {
+		return pickletest.Dict{kv("size", size), kv("requested_size", 16), kv("state", state)}
+	}
+	for _, addr := range []int{0, 1, 8, 4096, huge} {
+		for total, blocks := range map[int]pickletest.List{
+			1: {block(huge, "inactive"), block(huge, "active_allocated"), block(2, "inactive"), block(1, "inactive")},
+			0: {block(huge, "inactive"), block(huge, "inactive"), block(2, "inactive")},
+		} {
+			v := pickletest.Dict{
+				kv("segments", pickletest.List{pickletest.Dict{
+					kv("device", 0), kv("address", addr), kv("total_size", total), kv("segment_type", "large"), kv("stream", 0), kv("blocks", blocks),
+				}}),
+				kv("device_traces", pickletest.List{pickletest.List{
+					pickletest.Dict{kv("action", "snapshot"), kv("addr", 0), kv("size", 0), kv("stream", 0), kv("time_us", 1)},
+				}}),
+			}
+			_, err := Read(context.Background(), bytes.NewReader(pickletest.Marshal(v, 4)), Options{})
+			if err == nil || !strings.Contains(err.Error(), "the final segment at") {
+				t.Errorf("segment of %d bytes at %d: %v", total, addr, err)
+			}
+		}
+	}
+}
+
+// TestStreamMinusOne: the first stream of a file may have any handle.
+func TestStreamMinusOne(t *testing.T) {
+	kv := pickletest.KV
+	entry := func(addr, stream int) pickletest.Dict {
+		return pickletest.Dict{kv("action", "segment_alloc"), kv("addr", addr), kv("size", 1<<20), kv("stream", stream), kv("time_us", 1)}
+	}
+	v := pickletest.Dict{kv("device_traces", pickletest.List{pickletest.List{entry(1<<30, -1), entry(1<<31, 7)}})}
+	rec, err := Read(context.Background(), bytes.NewReader(pickletest.Marshal(v, 4)), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := rec.Devices[0].Streams; len(got) != 2 || got[0] != 7 || got[1] != 1<<64-1 {
+		t.Errorf("streams %d", got)
+	}
+}
+
+// TestRootWithoutSettings: what trace entries have under keys of the root is
+// not the root's.
+func TestRootWithoutSettings(t *testing.T) {
+	kv := pickletest.KV
+	entry := func(conf string) pickletest.Dict {
+		return pickletest.Dict{
+			kv("action", "segment_alloc"), kv("addr", 1<<30), kv("size", 1<<20), kv("stream", 0), kv("time_us", 1),
+			kv("allocator_settings", pickletest.Dict{kv("PYTORCH_CUDA_ALLOC_CONF", conf)}),
+		}
+	}
+	v := pickletest.Dict{kv("device_traces", pickletest.List{pickletest.List{entry("first")}})}
+	rec, err := Read(context.Background(), bytes.NewReader(pickletest.Marshal(v, 4)), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := rec.Devices[0].Meta; m.Conf != "" || len(m.Settings) > 0 {
+		t.Errorf("configuration %q, settings %v", m.Conf, m.Settings)
+	}
+}

@@ -12,7 +12,8 @@ type rangeSet struct {
 	firsts []uint64 // lower bound of each chunk's addresses; the first is 0
 	// hints remember, by a hash of the address, where locate found it: chunk
 	// times rangeChunkLen and index. One may be out of date, so it is checked.
-	hints  [1 << hintBits]uint32
+	// There is only one as long as there is one chunk.
+	hints  []uint32
 	n      int // ranges
 	vacant int // places without one
 }
@@ -33,7 +34,7 @@ type rangeChunk struct {
 }
 
 func newRangeSet() *rangeSet {
-	return &rangeSet{chunks: []*rangeChunk{newRangeChunk()}, firsts: []uint64{0}}
+	return &rangeSet{chunks: []*rangeChunk{newRangeChunk()}, firsts: []uint64{0}, hints: make([]uint32, 1)}
 }
 
 func newRangeChunk() *rangeChunk {
@@ -74,7 +75,7 @@ func (s *rangeSet) locate(addr uint64) pos {
 }
 
 func (s *rangeSet) hint(addr uint64) *uint32 {
-	return &s.hints[addr*0x9E3779B97F4A7C15>>(64-hintBits)]
+	return &s.hints[addr*0x9E3779B97F4A7C15>>(64-hintBits)&uint64(len(s.hints)-1)]
 }
 
 // below is 1 if a ≤ b and 0 if not, for numbers up to 1<<63.
@@ -195,6 +196,9 @@ func (s *rangeSet) insert(addr, end uint64, val uint32) (pos, bool) {
 		c.n = half
 		for i := range half {
 			c.addr[half+i] = noAddr
+		}
+		if len(s.hints) == 1 {
+			s.hints = make([]uint32, 1<<hintBits)
 		}
 		s.chunks = append(s.chunks, nil)
 		copy(s.chunks[p.c+2:], s.chunks[p.c+1:])

@@ -269,7 +269,6 @@ func newRecords() *records {
 		frameIndex:  make(map[frameKey]int),
 		streamIndex: make(map[uint64]uint16),
 		pools:       []traces.PoolID{{0, 0}},
-		lastStream:  ^uint64(0),
 		stacks:      newStackTable(),
 	}
 }
@@ -344,7 +343,11 @@ func (r *records) plainMap(pairs []pickle.Value) pickle.Value {
 
 func (r *records) rootDict(seen uint64) pickle.Value {
 	for i, key := range [...]int{kSegments, kDeviceTraces, kAllocatorSettings, kExternalAnnotations} {
-		r.root[i], r.rootSeen[i] = r.fieldVals[key], seen&(1<<key) != 0
+		if r.rootSeen[i] = seen&(1<<key) != 0; r.rootSeen[i] {
+			r.root[i] = r.fieldVals[key]
+		} else {
+			r.root[i] = pickle.None // fieldVals has what an earlier dict had there
+		}
 	}
 	r.hasRoot = true
 	return record(recRoot, 0)
@@ -379,7 +382,7 @@ func (r *records) stream(d *pickle.Decoder, what string, seen uint64) (uint16, e
 }
 
 func (r *records) streamNumber(handle uint64) (uint16, error) {
-	if handle == r.lastStream {
+	if handle == r.lastStream && len(r.streams) > 0 {
 		return r.lastIndex, nil
 	}
 	i, ok := r.streamIndex[handle]
