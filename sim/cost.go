@@ -148,6 +148,23 @@ func at(ps []costPoint, bytes int64) float64 {
 	return lo.us * math.Pow(hi.us/lo.us, f)
 }
 
+// costMemo remembers what at has worked out, by size: a program asks for few
+// sizes, and logarithms cost more than the rest of a modelled call.
+type costMemo [64]costEntry
+
+type costEntry struct {
+	bytes int64
+	us    float64
+}
+
+func (m *costMemo) at(ps []costPoint, bytes int64) float64 {
+	e := &m[uint64(bytes)/granule%uint64(len(m))]
+	if e.bytes != bytes {
+		*e = costEntry{bytes, at(ps, bytes)}
+	}
+	return e.us
+}
+
 // Malloc is the cost of one cudaMalloc of size bytes.
 func (t *CostTable) Malloc(size int64) float64 { return at(t.malloc, size) }
 

@@ -21,6 +21,8 @@ type Device struct {
 	nextVA uint64 // next address-space reservation
 	cost   *CostTable
 	driver Driver
+	// What calls cost, by size.
+	mallocUS, freeUS costMemo
 }
 
 var _ policies.Device = (*Device)(nil)
@@ -110,7 +112,7 @@ func (d *Device) Malloc(size int64) (uint64, error) {
 		return 0, err
 	}
 	d.driver.Mallocs++
-	d.driver.StallUS += d.cost.Malloc(size)
+	d.driver.StallUS += d.mallocUS.at(d.cost.malloc, size)
 	return d.place.alloc(granules), nil
 }
 
@@ -119,7 +121,7 @@ func (d *Device) Free(addr uint64, size int64) error {
 	granules := roundUp(size, granule)
 	d.mem.used -= granules
 	d.driver.Frees++
-	d.driver.StallUS += d.cost.Free(size)
+	d.driver.StallUS += d.freeUS.at(d.cost.free, size)
 	d.place.free(addr, granules)
 	return nil
 }
