@@ -62,8 +62,47 @@ func (t *tuner) answer(ctx context.Context) *Tuning {
 			out.Notes = append(out.Notes, fmt.Sprintf("%s was recorded under another configuration than %s; the present setting is the one of %[2]s for all.", j.Trace.Source, t.jobs[0].Trace.Source))
 		}
 	}
+	if len(t.cands) >= t.opts.Budget {
+		out.Notes = append(out.Notes, fmt.Sprintf("The search ended at its budget of %d settings; a larger one may find more.", t.opts.Budget))
+	}
 	out.Warnings = append(out.Warnings, t.warnings()...)
+	if out.Verdict == "improved" {
+		if r := t.tooNew(best); r != "" {
+			out.Notes = append(out.Notes, r)
+		}
+		if w := t.tight(best); w != "" {
+			out.Warnings = append(out.Warnings, w)
+		}
+	}
 	return out
+}
+
+// tight says that what a setting takes at worst is nearly all there is.
+func (t *tuner) tight(c *Candidate) string {
+	rest := t.room - c.Upper()
+	if t.room == 0 || rest > t.room/100 {
+		return ""
+	}
+	return fmt.Sprintf("Tight: at worst %s of the %s that the allocator may take, in %d runs with other orders and sizes. Other changes may need more.",
+		bytesize.Format(c.Upper()), bytesize.Format(t.room), sim.SpanOrders+ChangedTraces)
+}
+
+// tooNew names the release that a setting needs, unless the recorded programs
+// run it.
+func (t *tuner) tooNew(c *Candidate) string {
+	_, res := conf.Parse(c.Conf, t.version)
+	var needs conf.Version
+	for _, o := range res.Options {
+		if v, err := conf.ParseVersion(o.Since); err == nil && v.Compare(needs) > 0 {
+			needs = v
+		}
+	}
+	for i := range t.jobs {
+		if v, err := conf.ParseVersion(t.jobs[i].Trace.Meta.Torch); err == nil && v.Compare(needs) < 0 || err != nil && needs.Compare(conf.Version{Major: 2, Minor: 6}) > 0 {
+			return fmt.Sprintf("This setting needs PyTorch %s or later; an older release refuses it.", needs)
+		}
+	}
+	return ""
 }
 
 // iterations counts the iterations of all traces.
