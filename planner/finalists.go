@@ -6,7 +6,6 @@ import (
 
 	"allocsim/policies"
 	"allocsim/sim"
-	"allocsim/traces"
 )
 
 // finalists samples the span and the robustness of the baseline, of the best
@@ -32,10 +31,6 @@ func (t *tuner) finalists(ctx context.Context) error {
 	if len(chosen) == 0 {
 		return nil
 	}
-	changed, err := t.changed(ctx)
-	if err != nil {
-		return err
-	}
 	var failed []*Candidate
 	hopeful := slices.Clone(chosen[:1])
 	for _, c := range chosen[1:] {
@@ -45,11 +40,11 @@ func (t *tuner) finalists(ctx context.Context) error {
 			failed = append(failed, c)
 		}
 	}
-	if err := t.sample(ctx, hopeful, changed); err != nil {
+	if err := t.sample(ctx, hopeful); err != nil {
 		return err
 	}
 	if !slices.ContainsFunc(hopeful, (*Candidate).completes) {
-		if err := t.sample(ctx, failed, changed); err != nil {
+		if err := t.sample(ctx, failed); err != nil {
 			return err
 		}
 	}
@@ -65,7 +60,7 @@ func (t *tuner) finalists(ctx context.Context) error {
 			t.doubt()
 			return nil
 		}
-		if err := t.sample(ctx, next, changed); err != nil {
+		if err := t.sample(ctx, next); err != nil {
 			return err
 		}
 	}
@@ -130,7 +125,7 @@ func (t *tuner) revive(ctx context.Context) error {
 
 // sample runs candidates under other address orders and on changed traces, all
 // runs in one list so that no processor waits for the last run of each.
-func (t *tuner) sample(ctx context.Context, list []*Candidate, changed [][]*traces.Trace) error {
+func (t *tuner) sample(ctx context.Context, list []*Candidate) error {
 	type sampled struct {
 		orders  [][]*sim.Result // by job and order
 		changed []changedRun
@@ -151,11 +146,17 @@ func (t *tuner) sample(ctx context.Context, list []*Candidate, changed [][]*trac
 				})
 			}
 		}
-		s.changed = make([]changedRun, len(changed))
-		for k := range changed {
+		s.changed = make([]changedRun, ChangedTraces)
+	}
+	// Set by set, so that few sets are in use at a time.
+	for k := range ChangedTraces {
+		changed := new(changedTraces)
+		changed.runs.Store(int64(len(list)))
+		for n, c := range list {
 			runs = append(runs, func(ctx context.Context, r *sim.Runner) error {
+				defer changed.done()
 				o := changedRun{completed: true}
-				for i, tr := range changed[k] {
+				for i, tr := range changed.take(t, k) {
 					res, err := r.Run(ctx, tr, t.config(i, c))
 					if err != nil {
 						return err
@@ -163,7 +164,7 @@ func (t *tuner) sample(ctx context.Context, list []*Candidate, changed [][]*trac
 					o.completed = o.completed && res.Completed
 					o.peak = max(o.peak, res.Stats.ReservedBytes[policies.All].Peak)
 				}
-				s.changed[k] = o
+				results[n].changed[k] = o
 				return nil
 			})
 		}

@@ -1,10 +1,10 @@
 package planner
 
 import (
-	"context"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 
-	"allocsim/sim"
 	"allocsim/traces"
 )
 
@@ -21,18 +21,30 @@ type Robustness struct {
 // ChangedTraces is how many changed traces a Robustness rests on.
 const ChangedTraces = 8
 
-// changed makes the changed traces, by run and job.
-func (t *tuner) changed(ctx context.Context) ([][]*traces.Trace, error) {
-	list := make([][]*traces.Trace, ChangedTraces)
-	for k := range list {
-		list[k] = make([]*traces.Trace, len(t.jobs))
-	}
-	err := parallel(ctx, t.opts.Workers, len(list)*len(t.jobs), nil, func(_ context.Context, _ *sim.Runner, n int) error {
-		k, i := n/len(t.jobs), n%len(t.jobs)
-		list[k][i] = perturb(t.jobs[i].Trace, uint64(k))
-		return nil
+// changedTraces are the jobs' traces with one set of changes. They are made when
+// the first run asks for them and dropped with the last, so that a search has
+// as many copies of a trace as workers and not one for each set.
+type changedTraces struct {
+	once   sync.Once
+	traces []*traces.Trace
+	runs   atomic.Int64 // still to come
+}
+
+// take returns the changed traces of set k.
+func (c *changedTraces) take(t *tuner, k int) []*traces.Trace {
+	c.once.Do(func() {
+		for i := range t.jobs {
+			c.traces = append(c.traces, perturb(t.jobs[i].Trace, uint64(k)))
+		}
 	})
-	return list, err
+	return c.traces
+}
+
+// done ends one run.
+func (c *changedTraces) done() {
+	if c.runs.Add(-1) == 0 {
+		c.traces = nil
+	}
 }
 
 // changedRun is the outcome of all jobs on one set of changed traces.
