@@ -166,6 +166,30 @@ func TestTuneAnswerIsSampled(t *testing.T) {
 	}
 }
 
+// TestTuneServesRecordedOOM: the baseline repeats a random trace with the OOM
+// that it has; a setting that reserves more serves it.
+func TestTuneServesRecordedOOM(t *testing.T) {
+	file, err := formats.Open(context.Background(), "testdata/recorded-oom.csv.gz", formats.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := file.Device(-1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := torch.Parse("", conf.Latest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := tune(t, planner.TuneOptions{}, planner.Job{Trace: tr, Base: sim.Config{Policy: spec, Capacity: 412405270}})
+	if r.Baseline.NumOOMs != 1 || !r.Baseline.Completed || r.Baseline.ReservedPeak >= r.Best.ReservedPeak {
+		t.Fatalf("baseline: %d OOMs, completes: %v, reserves %d", r.Baseline.NumOOMs, r.Baseline.Completed, r.Baseline.ReservedPeak)
+	}
+	if r.Best.NumOOMs != 0 || r.Best.Span == nil || !r.Best.Span.CompletedAll {
+		t.Errorf("%q: %d OOMs, %+v", r.Best.Conf, r.Best.NumOOMs, r.Best.Span)
+	}
+}
+
 // TestTuneVersions: options that a release lacks are left out.
 func TestTuneVersions(t *testing.T) {
 	res := tune(t, planner.TuneOptions{Version: conf.Version{Major: 2, Minor: 0}, Budget: 300}, job(t, "gnn__default"))

@@ -264,8 +264,9 @@ func (t *tuner) search(ctx context.Context) error {
 	if t.room > 0 && t.need > t.room {
 		return nil // no setting can help
 	}
-	if baseline.Completed {
-		// Nothing that reserves more than the baseline can win.
+	if baseline.Completed && baseline.NumOOMs == 0 {
+		// Nothing that reserves more than the baseline can win, as nothing can
+		// fail less often.
 		t.ceiling = baseline.ReservedPeak
 	}
 	if err := t.evaluate(ctx, t.space.coarse(), false); err != nil {
@@ -292,7 +293,7 @@ func (t *tuner) search(ctx context.Context) error {
 			break
 		}
 		// What is clearly worse than the best so far cannot win either.
-		if best := t.ranked()[0]; best.Completed && !best.last() {
+		if best := t.ranked()[0]; best.Completed && best.NumOOMs == 0 && !best.last() {
 			t.ceiling = min(t.ceilingOrMax(), int64(float64(best.ReservedPeak)*(1+2*t.opts.Tolerance)))
 		}
 		if err := t.evaluate(ctx, next, false); err != nil {

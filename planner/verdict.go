@@ -27,12 +27,16 @@ func (t *tuner) answer(ctx context.Context) *Tuning {
 		out.Reason = "Stopped before the baseline was simulated."
 		return out
 	}
-	if ctx.Err() != nil {
-		out.Notes = append(out.Notes, "Stopped early: this is the best so far.")
-	}
 	baseline := t.cands[0]
 	list := t.ranked()
 	best := list[0]
+	switch {
+	case ctx.Err() == nil:
+	case best.Span == nil && !best.last():
+		out.Notes = append(out.Notes, "Stopped early: this is the best so far. It has not been tried under other orders and sizes and may not be reliable.")
+	default:
+		out.Notes = append(out.Notes, "Stopped early: this is the best so far.")
+	}
 	out.Candidates = distinct(list)
 	out.Pareto = pareto(list)
 	out.Baseline, out.Best = *baseline, *best
@@ -168,7 +172,7 @@ func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 
 // tried names the settings of which none serves all requests under all orders.
 func (t *tuner) tried() string {
-	if slices.ContainsFunc(t.cands, func(c *Candidate) bool { return c.Completed && c.NumOOMs == 0 }) {
+	if slices.ContainsFunc(t.cands, func(c *Candidate) bool { return c.Completed && c.NumOOMs == 0 && !c.last() }) {
 		return "setting that was found to be reliable"
 	}
 	return fmt.Sprintf("of the %d settings tried", len(t.cands))

@@ -199,9 +199,13 @@ type driverModel struct {
 	holes  []span   // address space between chunks, highest first
 }
 
+// lift is added to addresses inside driverModel, so that they stay positive and
+// in order when an unlimited device is asked for more than lies below modelA.
+const lift = 1 << 62
+
 func newDriverModel(sideStreams bool) *driverModel {
 	m := &driverModel{}
-	initial := func(addr uint64, size int64) { m.add(span{addr, size}).initial = true }
+	initial := func(addr uint64, size int64) { m.add(span{addr + lift, size}).initial = true }
 	var top uint64 // new chunks end at or below
 	if sideStreams {
 		initial(modelA-26<<20, 26<<20)
@@ -211,7 +215,7 @@ func newDriverModel(sideStreams bool) *driverModel {
 		initial(modelA-2<<20, 2<<20)
 		top = modelA - 416<<20
 	}
-	m.holes = append(m.holes, span{0, int64(top)})
+	m.holes = append(m.holes, span{0, int64(top + lift)})
 	return m
 }
 
@@ -248,7 +252,7 @@ func (m *driverModel) alloc(size int64) uint64 {
 func (m *driverModel) take(c *chunk, size int64) uint64 {
 	addr := c.take(size)
 	m.room.set(c.index, c.maxGap)
-	return addr
+	return addr - lift
 }
 
 // take carves size bytes from the start of the smallest gap that has them.
@@ -278,6 +282,7 @@ func (c *chunk) measure() {
 }
 
 func (m *driverModel) free(addr uint64, size int64) {
+	addr += lift
 	at := m.at(addr)
 	if at == len(m.byAddr) || addr >= m.byAddr[at].end() {
 		return
