@@ -268,6 +268,9 @@ func small(seed uint64) *traces.Trace {
 // every option's values, on small traces and a recording, without a limit and
 // so near the bound that most combinations fail.
 func TestTuneAgainstExhaustive(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compares results of thousands of runs, which the race detector slows down tenfold")
+	}
 	spec, err := torch.Parse("", conf.Latest)
 	if err != nil {
 		t.Fatal(err)

@@ -22,6 +22,9 @@ import (
 // their end. Near a limit it is the time in driver calls, the OOMs and the
 // number of options that decide, so it is there that a wrong bound would show.
 func TestTunePruned(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compares results of thousands of runs, which the race detector slows down tenfold")
+	}
 	spec, err := torch.Parse("", conf.Latest)
 	if err != nil {
 		t.Fatal(err)
