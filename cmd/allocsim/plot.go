@@ -297,7 +297,7 @@ func (c *canvas) variants(more ...string) ([]variant, error) {
 		}
 	}
 	if c.best {
-		t, err := c.tune()
+		t, err := c.tune(false)
 		if err != nil {
 			return nil, err
 		}
@@ -310,15 +310,16 @@ func (c *canvas) variants(more ...string) ([]variant, error) {
 	return out, nil
 }
 
-// tune searches for the best setting, once.
-func (c *canvas) tune() (*planner.Tuning, error) {
+// tune searches for the best setting, once; whole simulates to their end also
+// the settings that cannot win, to be drawn.
+func (c *canvas) tune(whole bool) (*planner.Tuning, error) {
 	if c.tuning != nil {
 		return c.tuning, nil
 	}
 	bar := c.env.a.progress("searching", "runs")
 	defer bar.Done()
 	job := planner.Job{Trace: c.rec.Trace, Base: c.cfg, Recovered: c.rec}
-	t, err := planner.Tune(c.ctx, []planner.Job{job}, planner.TuneOptions{Version: c.env.version(c.rec.Trace), Progress: bar.Set})
+	t, err := planner.Tune(c.ctx, []planner.Job{job}, planner.TuneOptions{Version: c.env.version(c.rec.Trace), Whole: whole, Progress: bar.Set})
 	if err != nil {
 		return nil, err
 	}
@@ -446,7 +447,7 @@ func (c *canvas) pareto() (plots.Figure, error) {
 	if len(c.confs)+len(c.names) > 0 {
 		return nil, errors.New("--kind pareto shows every setting that tune simulates; leave --conf and --policy out")
 	}
-	t, err := c.tune()
+	t, err := c.tune(true)
 	if err != nil {
 		return nil, err
 	}

@@ -234,7 +234,8 @@ func (b *builder) label() string {
 func (b *builder) short() bool { return !b.o.Thorough && b.events > usual }
 
 func (b *builder) tune() error {
-	opts := planner.TuneOptions{Version: b.o.PyTorch, Workers: b.o.Workers, Progress: b.o.Progress}
+	// Whole, unless that takes long: the figure of the settings shows them all.
+	opts := planner.TuneOptions{Version: b.o.PyTorch, Workers: b.o.Workers, Progress: b.o.Progress, Whole: !b.short()}
 	if b.short() {
 		runs := effort / max(b.events, 1)
 		opts.Finalists = runs/2/runsOfFinalist - 1
