@@ -148,8 +148,8 @@ func at(ps []costPoint, bytes int64) float64 {
 	return lo.us * math.Pow(hi.us/lo.us, f)
 }
 
-// costMemo remembers what at has worked out, by size: a program asks for few
-// sizes, and logarithms cost more than the rest of a modelled call.
+// costMemo remembers what a call costs, by size: a program asks for few sizes,
+// and the interpolation takes logarithms.
 type costMemo [64]costEntry
 
 type costEntry struct {
@@ -157,10 +157,10 @@ type costEntry struct {
 	us    float64
 }
 
-func (m *costMemo) at(ps []costPoint, bytes int64) float64 {
+func (m *costMemo) of(bytes int64, cost func(bytes int64) float64) float64 {
 	e := &m[uint64(bytes)/granule%uint64(len(m))]
 	if e.bytes != bytes {
-		*e = costEntry{bytes, at(ps, bytes)}
+		*e = costEntry{bytes, cost(bytes)}
 	}
 	return e.us
 }

@@ -112,7 +112,7 @@ func (d *Device) Malloc(size int64) (uint64, error) {
 		return 0, err
 	}
 	d.driver.Mallocs++
-	d.driver.StallUS += d.mallocUS.at(d.cost.malloc, size)
+	d.driver.StallUS += d.mallocUS.of(size, d.cost.Malloc)
 	return d.place.alloc(granules), nil
 }
 
@@ -121,7 +121,7 @@ func (d *Device) Free(addr uint64, size int64) error {
 	granules := roundUp(size, granule)
 	d.mem.used -= granules
 	d.driver.Frees++
-	d.driver.StallUS += d.freeUS.at(d.cost.free, size)
+	d.driver.StallUS += d.freeUS.of(size, d.cost.Free)
 	d.place.free(addr, granules)
 	return nil
 }

@@ -128,15 +128,9 @@ func isPiece(b *block) int64 {
 // absorb merges the free neighbour j into block i, which is b and in no set,
 // and returns j's size.
 func (p *Policy) absorb(s *streamSet, b *block, i, j uint32) int64 {
-	blocks := p.blocks
-	size := blocks[j].size
-	if e, group, class := s.classFor(size); e.root == j {
-		s.pop(blocks, e, group, class)
-	} else {
-		s.removeInner(blocks, j)
-	}
+	s.remove(p.blocks, j)
 	p.join(b, i, j)
-	return size
+	return p.blocks[j].size
 }
 
 // join makes block i, which is b, cover its neighbour j too and drops j.

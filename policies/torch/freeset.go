@@ -188,18 +188,12 @@ func (s *freeSet) others(e *sizeClass) []sizeClass {
 
 // remove takes block i, which must be in the set, out of it.
 func (s *freeSet) remove(blocks []block, i uint32) {
-	if e, g, c := s.classFor(blocks[i].size); e.root == i {
+	g, c := classOf(blocks[i].size)
+	if e := &s.slots[g%groupCount][c%64]; e.root == i {
 		s.pop(blocks, e, g, c)
 	} else {
 		s.removeInner(blocks, i)
 	}
-}
-
-// classFor returns the class for a size that is in the set, with its group and
-// number in the group.
-func (s *freeSet) classFor(size int64) (e *sizeClass, group, class uint) {
-	g, c := classOf(size)
-	return &s.slots[g%groupCount][c%64], g, c
 }
 
 // removeInner takes a block out of the set that is not what pop would take.
