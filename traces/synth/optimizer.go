@@ -3,6 +3,7 @@ package synth
 import (
 	"math"
 
+	"allocsim/traces/kernels"
 	"allocsim/traces/synth/internal/eager"
 )
 
@@ -175,17 +176,17 @@ func (o *optimizer) clipNorm() {
 	e.NoGrad(func() {
 		e.Do(func() {
 			var grads []*eager.Tensor
-			most := int64(1)
+			most := int64(0)
 			for _, p := range o.params {
 				if p.Grad != nil {
 					grads = append(grads, p.Grad)
-					most = max(most, (p.Grad.Numel()+65535)/65536)
+					most = max(most, p.Grad.Numel())
 				}
 			}
 			if len(grads) == 0 {
 				return
 			}
-			part := e.Empty(eager.F32, int64(len(grads)), most)
+			part := e.Bytes(kernels.NormPartials(len(grads), most))
 			for range grads {
 				e.Empty(eager.F32)
 			}

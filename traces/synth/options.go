@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"allocsim/traces/kernels"
 	"allocsim/traces/synth/internal/eager"
 )
 
@@ -197,11 +198,11 @@ func Defaults(m Model) Options {
 var gpus = map[string]eager.Device{
 	"h200":    eager.H200,
 	"h100":    eager.H200,
-	"a100":    {SMs: 108, GEMMWorkspace: 8519680, LtWorkspace: 1 << 20},
-	"l40s":    {SMs: 142, GEMMWorkspace: 8519680, LtWorkspace: 1 << 20},
-	"rtx4090": {SMs: 128, GEMMWorkspace: 8519680, LtWorkspace: 1 << 20},
-	"t4":      {SMs: 40, GEMMWorkspace: 8519680, LtWorkspace: 1 << 20},
-	"v100":    {SMs: 80, GEMMWorkspace: 8519680, LtWorkspace: 1 << 20},
+	"a100":    kernels.DeviceOf(8, 108),
+	"l40s":    kernels.DeviceOf(8, 142),
+	"rtx4090": kernels.DeviceOf(8, 128),
+	"t4":      kernels.DeviceOf(7, 40),
+	"v100":    kernels.DeviceOf(7, 80),
 }
 
 func (o *Options) fill(m Model) {

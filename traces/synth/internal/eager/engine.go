@@ -21,28 +21,18 @@ import (
 	"fmt"
 
 	"allocsim/traces"
+	"allocsim/traces/kernels"
 )
 
 // Device is what the operations need to know about the GPU.
-type Device struct {
-	// SMs is the number of multiprocessors; decides how reductions split.
-	SMs int64
-	// GEMMWorkspace is cuBLAS's workspace in bytes, one per thread and stream:
-	// 33,554,432 from Hopper on, 8,519,680 before.
-	GEMMWorkspace int64
-	// LtWorkspace is cuBLASLt's workspace in bytes, one per thread and stream.
-	LtWorkspace int64
-	// CuDNNAttention says that SDPA prefers cuDNN for 16-bit inputs (Hopper
-	// and newer); flash attention otherwise.
-	CuDNNAttention bool
-}
+type Device = kernels.Device
+
+// H200 is the device of all recordings.
+var H200 = kernels.H200
 
 // ErrTooLarge is wrapped by the error of a program that asks for a tensor
 // beyond any memory.
 var ErrTooLarge = errors.New("the program makes a tensor of more than 1 EB")
-
-// H200 is the device of all recordings.
-var H200 = Device{SMs: 132, GEMMWorkspace: 33554432, LtWorkspace: 1 << 20, CuDNNAttention: true}
 
 // ErrTooLong is wrapped by the error of a program that makes more events than
 // the engine's limit.
@@ -239,6 +229,21 @@ func (e *Engine) Bytes(n int64) *Tensor { return e.Empty(I8, n) }
 func (e *Engine) Transient(n int64) {
 	if n > 0 {
 		e.dropStorage(e.newStorage(n))
+	}
+}
+
+// carry carries out an operation's plan; result makes its results.
+func (e *Engine) carry(p kernels.Plan, result func(n int)) {
+	var scratch []*storage
+	for _, s := range p.Steps {
+		switch s.Do {
+		case kernels.Result:
+			result(s.N)
+		case kernels.Scratch:
+			scratch = append(scratch, e.newStorage(s.Bytes))
+		case kernels.Drop:
+			e.dropStorage(scratch[s.N])
+		}
 	}
 }
 

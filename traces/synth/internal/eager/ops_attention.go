@@ -1,5 +1,7 @@
 package eager
 
+import "allocsim/traces/kernels"
+
 // SDPA is F.scaled_dot_product_attention of q [B,A,S,D], k and v [B,KV,Sk,D]
 // and a boolean mask [B,1,S,Sk] or nil.
 // The kernel is chosen as torch 2.11 does on the device: cuDNN (16 bit, Hopper
@@ -77,6 +79,14 @@ func (e *Engine) fusedAttention(q, k, v, bias *Tensor, kern attentionKernel) *Te
 	return out
 }
 
+// attention is the geometry of a call; saves says that backward will run.
+func attention(q, k, v *Tensor, saves bool) kernels.Attention {
+	return kernels.Attention{
+		Batch: q.Dim(0), Heads: q.Dim(1), KVHeads: k.Dim(1), Seq: q.Dim(2), KVSeq: k.Dim(2),
+		HeadDim: q.Dim(3), ValueDim: v.Dim(3), DType: q.DType, Saves: saves,
+	}
+}
+
 // bshd allocates the attention result [B,A,S,Dv] with the layout
 // [B,S,A,D] in memory.
 func (e *Engine) bshd(dt DType, b, a, s, d int64) *Tensor {
@@ -91,12 +101,11 @@ func (cudnnAttention) forward(e *Engine, n *Node, q, k, v *Tensor) *Tensor {
 	seed := e.Empty(I64)
 	offset := e.Empty(I64)
 	out := e.emptyStrided(q.DType, []int64{q.Dim(0), q.Dim(1), q.Dim(2), v.Dim(3)}, iterStrides(q.Shape, q))
-	if n != nil {
-		n.save(e.Empty(F32, q.Dim(0), q.Dim(1), q.Dim(2)))
+	lse, ws := attention(q, k, v, n != nil).CuDNNForward()
+	if lse > 0 {
+		n.save(e.Empty(F32, lse/4))
 	}
-	if q.Dim(2) > 1 {
-		e.Transient(256)
-	}
+	e.Transient(ws)
 	n.saveOut(out)
 	n.save(offset, seed)
 	return out
@@ -106,12 +115,7 @@ func (cudnnAttention) backward(e *Engine, g, out, q, k, v *Tensor) (dq, dk, dv *
 	dq = e.emptyStrided(q.DType, q.Shape, preserved(q))
 	dk = e.emptyStrided(k.DType, k.Shape, preserved(k))
 	dv = e.emptyStrided(v.DType, v.Shape, preserved(v))
-	b, a, s, d := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3)
-	ws := 4*b*a*s*(d+1) + 256
-	if k.Dim(1) != a {
-		ws += 2 * (2 * b * a * s * d)
-	}
-	e.Transient(ws)
+	e.Transient(attention(q, k, v, true).CuDNNBackward())
 	return dq, dk, dv
 }
 
@@ -124,7 +128,7 @@ func (flashAttention) name() string { return "ScaledDotProductFlashAttentionBack
 func (flashAttention) forward(e *Engine, n *Node, q, k, v *Tensor) *Tensor {
 	b, a, s, d := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3)
 	out := e.bshd(q.DType, b, a, s, d)
-	lse := e.Empty(F32, b, a, s)
+	lse := e.Empty(F32, attention(q, k, v, true).FlashLSE()/4)
 	rng := e.Empty(I64, 2)
 	n.save(lse)
 	n.saveOut(out)
@@ -133,19 +137,11 @@ func (flashAttention) forward(e *Engine, n *Node, q, k, v *Tensor) *Tensor {
 }
 
 func (flashAttention) backward(e *Engine, g, out, q, k, v *Tensor) (dq, dk, dv *Tensor) {
-	b, a, s, d := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3)
-	dq = e.bshd(q.DType, b, a, s, d)
-	dk = e.bshd(k.DType, b, k.Dim(1), k.Dim(2), d)
-	dv = e.bshd(v.DType, b, v.Dim(1), v.Dim(2), d)
-	sr, dr := (s+127)/128*128, (d+31)/32*32
-	e.Do(func() {
-		e.Empty(F32, b, a, sr)
-		e.Empty(F32, b, sr, a, dr)
-		if k.Dim(1) != a {
-			e.Empty(q.DType, b, k.Dim(2), a, d)
-			e.Empty(q.DType, b, k.Dim(2), a, d)
-		}
-	})
+	like := func(t *Tensor) *Tensor { return e.bshd(t.DType, t.Dim(0), t.Dim(1), t.Dim(2), t.Dim(3)) }
+	dq = like(q)
+	dk = like(k)
+	dv = like(v)
+	e.carry(attention(q, k, v, true).FlashBackward(), nil)
 	return dq, dk, dv
 }
 
@@ -158,8 +154,8 @@ func (efficientAttention) name() string { return "ScaledDotProductEfficientAtten
 func (efficientAttention) forward(e *Engine, n *Node, q, k, v *Tensor) *Tensor {
 	b, a, s := q.Dim(0), q.Dim(1), q.Dim(2)
 	out := e.bshd(q.DType, b, a, s, v.Dim(3))
-	if n != nil {
-		n.save(e.Empty(F32, b, a, (s+31)/32*32))
+	if lse := attention(q, k, v, n != nil).EfficientLSE(); lse > 0 {
+		n.save(e.Empty(F32, lse/4))
 	}
 	n.saveOut(out)
 	return out
@@ -167,7 +163,6 @@ func (efficientAttention) forward(e *Engine, n *Node, q, k, v *Tensor) *Tensor {
 
 func (efficientAttention) backward(e *Engine, g, out, q, k, v *Tensor) (dq, dk, dv *Tensor) {
 	like := func(t *Tensor) *Tensor { return e.bshd(t.DType, t.Dim(0), t.Dim(1), t.Dim(2), t.Dim(3)) }
-	b, a, s, d := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3)
 	gt := e.Transpose(g, 1, 2)
 	if !gt.Contiguous() {
 		gt = e.like1(gt)
@@ -175,17 +170,7 @@ func (efficientAttention) backward(e *Engine, g, out, q, k, v *Tensor) (dq, dk, 
 	dq = like(q)
 	dk = like(k)
 	dv = like(v)
-	e.Do(func() {
-		// The row sums of gradient times result, made contiguous; then the
-		// accumulators of dq: a lock and an fp32 tile per 64 queries.
-		prod := e.like(F32, gt, e.Transpose(out, 1, 2))
-		sum := e.Empty(F32, b, s, a)
-		delta := e.Empty(F32, b, a, s)
-		e.Drop(sum, prod)
-		tiles := b * a * ((s + 63) / 64)
-		ws := e.Bytes(tiles * (16 + 64*64*((d+63)/64)*4))
-		e.Drop(delta, ws)
-	})
+	e.carry(attention(q, k, v, true).EfficientBackward(), nil)
 	return dq, dk, dv
 }
 

@@ -1,6 +1,10 @@
 package eager
 
-import "slices"
+import (
+	"slices"
+
+	"allocsim/traces/kernels"
+)
 
 // Embedding is F.embedding(idx, w) with w [V,H]. An index that is not
 // row-major (expanded) is copied for the time of the call.
@@ -23,44 +27,14 @@ func (e *Engine) Embedding(idx, w *Tensor) *Tensor {
 	return out
 }
 
-// embeddingBackward is embedding_dense_backward: a full table of zeros, and for
-// more than 3072 indices the arrays of its sort
-// (aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu).
+// embeddingBackward is embedding_dense_backward: a full table of zeros, and what
+// its kernel sorts and sums with.
 func (e *Engine) embeddingBackward(idx *Tensor, dt DType, table []int64) *Tensor {
-	n := idx.Numel()
-	v, h := table[0], table[1]
-	return e.Scope(func() *Tensor {
-		if !idx.Contiguous() {
-			idx = e.like1(idx)
-		}
-		if n <= 3072 {
-			return e.Empty(dt, table...)
-		}
-		e.Empty(I64, n) // sorted index
-		e.Empty(I64, n) // original index
-		rng := e.Empty(I64, n)
-		tmp := e.Bytes(65*n/4 + 16895)
-		e.Drop(tmp, rng)
-		grad := e.Empty(dt, table...)
-		e.Empty(I64, n) // segment offsets
-		e.Empty(I64, 1)
-		u := e.Empty(I64, n)
-		cub := e.Bytes(1279)
-		e.Drop(cub, u)
-		segs := min(n, v)
-		e.Empty(I64, segs)
-		e.Empty(I64, segs)
-		e.Transient(1279)
-		e.Empty(I64, 1)
-		mp := n/10 + segs
-		e.Empty(I64, mp)
-		if v <= 2 {
-			e.Empty(I64, mp) // seen for BERT's token types
-		} else {
-			e.Empty(F32, mp, (h+31)/32*32)
-		}
-		return grad
+	var grad *Tensor
+	e.carry(kernels.EmbeddingBackward(idx.outside(), table[0], table[1], dt), func(int) {
+		grad = e.Empty(dt, table...)
 	})
+	return grad
 }
 
 // LogSoftmax saves its output.

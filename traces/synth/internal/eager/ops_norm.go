@@ -1,5 +1,7 @@
 package eager
 
+import "allocsim/traces/kernels"
+
 // LayerNorm is F.layer_norm over the last dimension; on autocast's fp32 list.
 // The kernels want row-major input: another layout is copied for the time of
 // the call.
@@ -63,10 +65,9 @@ func (e *Engine) BatchNorm(x, w, b *Tensor, training bool) *Tensor {
 			inv := e.Empty(F32, x.Dim(1))
 			n.save(mean, inv)
 		} else if x.DType == BF16 {
-			// cuDNN does not take bf16; the native kernel makes mean and
-			// inverse deviation in fp32.
-			e.Empty(F32, x.Dim(1))
-			e.Empty(F32, x.Dim(1))
+			stats := kernels.BatchNormStats(x.Dim(1))
+			e.Bytes(stats)
+			e.Bytes(stats)
 		}
 		n.done(func(bk *Back) {
 			for i := range bk.n.saved {

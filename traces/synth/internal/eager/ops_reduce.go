@@ -1,6 +1,10 @@
 package eager
 
-import "slices"
+import (
+	"slices"
+
+	"allocsim/traces/kernels"
+)
 
 // sumDims is sum over the marked dimensions with keepdim, without autograd.
 func (e *Engine) sumDims(t *Tensor, red []bool) *Tensor {
@@ -17,11 +21,9 @@ func (e *Engine) sumDims(t *Tensor, red []bool) *Tensor {
 }
 
 // reduceTemps allocates and frees what a split reduction needs besides its
-// result: a staging buffer of fp32 partials and an array of semaphores
-// (aten/src/ATen/native/cuda/Reduce.cuh, setReduceConfig, with the dimension
-// order and coalescing of TensorIterator).
+// result.
 func (e *Engine) reduceTemps(t *Tensor, red []bool) {
-	staging, sem := reduceConfig(e.Device.SMs, t.Shape, t.Stride, red)
+	staging, sem := kernels.Reduction(e.Device.SMs, t.Shape, t.Stride, red)
 	if staging == 0 {
 		return
 	}
@@ -30,131 +32,6 @@ func (e *Engine) reduceTemps(t *Tensor, red []bool) {
 	e.dropStorage(m)
 	e.dropStorage(s)
 }
-
-func reduceConfig(sms int64, shape, stride []int64, red []bool) (staging, semaphores int64) {
-	type dim struct {
-		n, in, out int64
-		red        bool
-	}
-	var dims []dim
-	for i := range shape {
-		if shape[i] == 1 {
-			continue
-		}
-		dims = append(dims, dim{n: shape[i], in: stride[i], red: red[i]})
-	}
-	// Reduced dimensions first, each group by ascending input stride.
-	slices.SortStableFunc(dims, func(a, b dim) int {
-		if a.red != b.red {
-			if a.red {
-				return -1
-			}
-			return 1
-		}
-		return int(min(max(a.in-b.in, -1), 1))
-	})
-	o := int64(1)
-	for i := range dims {
-		if !dims[i].red {
-			dims[i].out = o
-			o *= dims[i].n
-		}
-	}
-	var co []dim
-	for _, d := range dims {
-		if k := len(co) - 1; k >= 0 && co[k].red == d.red && co[k].n*co[k].in == d.in && co[k].n*co[k].out == d.out {
-			co[k].n *= d.n
-			continue
-		}
-		co = append(co, d)
-	}
-	nRed, inputs, outputs := 0, int64(1), int64(1)
-	for _, d := range co {
-		if d.red {
-			nRed++
-			inputs *= d.n
-		} else {
-			outputs *= d.n
-		}
-	}
-	if nRed == 0 {
-		return 0, 0
-	}
-	fastest := nRed == len(co) || co[0].in < co[nRed].in
-	var d0, d1, fastStride int64
-	if fastest {
-		d0, d1, fastStride = inputs, outputs, co[0].in
-	} else {
-		d0, d1, fastStride = outputs, inputs, co[nRed].in
-	}
-	ov := int64(1)
-	if fastStride == 1 {
-		if fastest {
-			if d0 > 128 && len(co) == 1 {
-				d0 /= 4 // vectorized along the input
-			}
-		} else {
-			ov = 4
-			shrink := func(n int64) {
-				for n%ov != 0 {
-					ov /= 2
-				}
-			}
-			shrink(co[nRed].n)
-			for i, d := range co {
-				if i != nRed {
-					shrink(d.in)
-				}
-			}
-			d0 /= ov
-		}
-	}
-	maxT := 512 / ov
-	p2 := func(x int64) int64 {
-		if x >= maxT {
-			return maxT
-		}
-		p := int64(1)
-		for p*2 <= x {
-			p *= 2
-		}
-		return p
-	}
-	bw := min(p2(d0), 32)
-	bh := min(p2(d1), maxT/bw)
-	bw = min(p2(d0), maxT/bh)
-	stepIn, stepOut := int64(1), int64(1)
-	blockX := false // should_block_x_reduce
-	if fastest {
-		stepIn *= bw
-		blockX = true
-	} else {
-		stepOut *= bw
-	}
-	vpt := func() int64 { return ceilDiv(inputs, stepIn) }
-	blockY := vpt() >= bh*16 || vpt() >= 256
-	if blockY {
-		stepIn *= bh
-	} else {
-		stepOut *= bh
-	}
-	target := sms * (2048 / (bw * bh))
-	grid := ceilDiv(outputs/ov, stepOut)
-	if !blockY || vpt() < 256 || grid > target {
-		return 0, 0
-	}
-	c := max(min(ceilDiv(target, grid), ceilDiv(vpt(), 16)), ceilDiv(vpt(), 256))
-	if c <= 1 {
-		return 0, 0
-	}
-	staging = 4 * outputs * c
-	if !blockX {
-		staging *= bw * ov
-	}
-	return staging, 4 * grid
-}
-
-func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
 
 // MeanLast is t.mean(-1, keepdim=True).
 func (e *Engine) MeanLast(t *Tensor) *Tensor {

@@ -1,40 +1,24 @@
 package eager
 
-import "slices"
+import (
+	"slices"
+
+	"allocsim/traces/kernels"
+)
 
 // DType is an element type.
-type DType uint8
+type DType = kernels.DType
 
 // The element types that occur in the modelled programs.
 const (
-	F32 DType = iota + 1
-	F16
-	BF16
-	I64
-	I32
-	I8
-	Bool
+	F32  = kernels.F32
+	F16  = kernels.F16
+	BF16 = kernels.BF16
+	I64  = kernels.I64
+	I32  = kernels.I32
+	I8   = kernels.I8
+	Bool = kernels.Bool
 )
-
-// Size is the bytes of one element.
-func (d DType) Size() int64 {
-	switch d {
-	case F32, I32:
-		return 4
-	case F16, BF16:
-		return 2
-	case I64:
-		return 8
-	default:
-		return 1
-	}
-}
-
-// Half reports a 16-bit floating type.
-func (d DType) Half() bool { return d == F16 || d == BF16 }
-
-// Float reports a floating type.
-func (d DType) Float() bool { return d == F32 || d.Half() }
 
 // promote is the result type of an elementwise operation between tensors with
 // at least one dimension (torch.promote_types for the types that occur).
@@ -109,6 +93,11 @@ func (t *Tensor) Wants() bool { return t != nil && (t.RequiresGrad || t.fn != ni
 
 // Contiguous reports row-major layout without gaps.
 func (t *Tensor) Contiguous() bool { return contiguous(t.Shape, t.Stride) }
+
+// outside is what the rules of kernels see of t.
+func (t *Tensor) outside() kernels.Tensor {
+	return kernels.Tensor{DType: t.DType, Shape: t.Shape, Stride: t.Stride}
+}
 
 func numel(shape []int64) int64 {
 	n := int64(1)
