@@ -21,6 +21,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -108,24 +110,20 @@ func Replay(ctx context.Context, job Job) (*Answer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: no %s on this machine; install Python with PyTorch, or name the interpreter with --python", ErrNoTorch, python)
 	}
-	file, err := os.CreateTemp("", "allocsim-replay-*.py")
+	// Python imports from the folder of its script first. This one is the
+	// user's alone and holds nothing else.
+	dir, err := os.MkdirTemp("", "allocsim-replay-*")
 	if err != nil {
 		return nil, fmt.Errorf("write the replay script: %w", err)
 	}
-	defer os.Remove(file.Name())
-	if _, err := file.Write(script); err == nil {
-		err = file.Close()
-	}
-	if err != nil {
+	defer os.RemoveAll(dir)
+	name := filepath.Join(dir, "replay.py")
+	if err := os.WriteFile(name, script, 0o600); err != nil {
 		return nil, fmt.Errorf("write the replay script: %w", err)
 	}
 
-	cmd := exec.CommandContext(ctx, path, file.Name())
-	cmd.Env = append(os.Environ(), "PYTHONUNBUFFERED=1")
-	// Other variables would set options as well, and the user's own
-	// PYTORCH_NO_CUDA_MEMORY_CACHING would bypass the allocator.
-	cmd.Env = append(without(cmd.Env, "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING"),
-		"PYTORCH_CUDA_ALLOC_CONF="+job.Conf)
+	cmd := exec.CommandContext(ctx, path, name)
+	cmd.Env = environment(os.Environ(), job.Conf)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
 	var stderr tail
@@ -165,6 +163,25 @@ func (a *Answer) check() error {
 			n, len(a.Events.Addr), len(a.Events.Size), len(a.Events.Stream))
 	}
 	return nil
+}
+
+// environment is the user's own for the interpreter, with conf set.
+func environment(env []string, conf string) []string {
+	// Other variables would set options as well, and the user's own
+	// PYTORCH_NO_CUDA_MEMORY_CACHING would bypass the allocator.
+	env = without(env, "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+	// An empty entry means the working folder, which may be anyone's.
+	for i, kv := range env {
+		name, list, _ := strings.Cut(kv, "=")
+		if name == "PYTHONPATH" || name == "LD_LIBRARY_PATH" {
+			entries := slices.DeleteFunc(filepath.SplitList(list), func(s string) bool { return s == "" })
+			env[i] = name + "=" + strings.Join(entries, string(os.PathListSeparator))
+		}
+	}
+	// Since Python 3.11 the script's folder is not imported from at all; older
+	// ones do not know the variable (they would refuse the option -P). Option
+	// -I would hide what the user installed for themselves.
+	return append(env, "PYTHONUNBUFFERED=1", "PYTHONSAFEPATH=1", "PYTORCH_CUDA_ALLOC_CONF="+conf)
 }
 
 func without(env []string, names ...string) []string {
