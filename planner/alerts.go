@@ -66,10 +66,7 @@ func (m metric) format(x float64) string {
 var metrics = []metric{
 	{"utilization", "peak allocated / peak reserved", func(r *sim.Result) (float64, bool) { return r.Utilization(), true }, unitShare},
 	{"capacity_used", "peak reserved / capacity (or limit)", func(r *sim.Result) (float64, bool) {
-		room := r.Capacity
-		if room == 0 || r.Limit > 0 && r.Limit < room {
-			room = r.Limit
-		}
+		room := r.Room()
 		if room == 0 {
 			return 0, false
 		}
@@ -202,10 +199,10 @@ func AlertNames() [][2]string {
 
 // CheckJobs runs the jobs under a candidate of Tune and returns the alerts
 // that any of them fires.
-func CheckJobs(ctx context.Context, alerts []Alert, jobs []Job, c Candidate) ([]Alert, error) {
+func CheckJobs(ctx context.Context, alerts []Alert, jobs []Case, c Candidate) ([]Alert, error) {
 	var fired []Alert
 	for _, j := range jobs {
-		cfg := j.Base
+		cfg := j.Config()
 		if c.spec != nil {
 			cfg.Policy = c.spec
 		}

@@ -34,12 +34,12 @@ func benchmarkTune(b *testing.B, capacity int64) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	job := planner.Job{Trace: tr, Base: sim.Config{Policy: spec, Capacity: capacity}}
+	job := planner.Case{Trace: tr, Policy: spec, Machine: sim.Machine{Capacity: capacity}}
 	b.ReportAllocs()
 	b.ResetTimer()
 	searched := 0
 	for range b.N {
-		res, err := planner.Tune(context.Background(), []planner.Job{job}, planner.TuneOptions{Budget: 1000})
+		res, err := planner.Tune(context.Background(), []planner.Case{job}, planner.TuneOptions{Budget: 1000})
 		if err != nil {
 			b.Fatal(err)
 		}

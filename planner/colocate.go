@@ -43,7 +43,7 @@ type Colocation struct {
 // Colocate runs several jobs on one card at the same time, each with its own
 // allocator and context. As recorded they start together; with WorstCase their
 // live peaks coincide.
-func Colocate(ctx context.Context, jobs []Job, o ColocateOptions) (*Colocation, error) {
+func Colocate(ctx context.Context, jobs []Case, o ColocateOptions) (*Colocation, error) {
 	if len(jobs) < 2 {
 		return nil, fmt.Errorf("colocate: give two or more traces")
 	}
@@ -62,8 +62,8 @@ func Colocate(ctx context.Context, jobs []Job, o ColocateOptions) (*Colocation, 
 	}
 	var shared []sim.SharedJob
 	for _, j := range jobs {
-		s := sim.SharedJob{Trace: j.Trace, Config: j.Base}
-		s.Config.Limit, s.Config.Fraction, s.Config.Total = 0, 0, o.Capacity
+		s := sim.SharedJob{Trace: j.Trace, Config: j.Config()}
+		s.Config.Machine = sim.Machine{Total: o.Capacity}
 		if o.WorstCase {
 			s.DelayUS = latest - sim.PeakTime(j.Trace)
 		}

@@ -7,12 +7,13 @@ import (
 	"allocsim/planner"
 	"allocsim/planner/gpus"
 	"allocsim/sim"
+	"allocsim/sim/recovery"
 	"allocsim/traces/formats"
 )
 
 // exampleJob opens a recording of the repository with the run that its program
 // has now.
-func exampleJob(ctx context.Context, name string) planner.Job {
+func exampleJob(ctx context.Context, name string) planner.Case {
 	rec, err := formats.Open(ctx, "../testdata/recordings/"+name, formats.Options{})
 	if err != nil {
 		panic(err)
@@ -21,17 +22,17 @@ func exampleJob(ctx context.Context, name string) planner.Job {
 	if err != nil {
 		panic(err)
 	}
-	known, err := sim.Recover(ctx, trace, sim.RecoverOptions{})
+	known, err := recovery.Recover(ctx, trace, recovery.Options{})
 	if err != nil {
 		panic(err)
 	}
-	return planner.Job{Trace: known.Trace, Base: known.Config(), Recovered: known}
+	return planner.Recorded(known)
 }
 
 // Which setting needs least memory?
 func ExampleTune() {
 	ctx := context.Background()
-	res, err := planner.Tune(ctx, []planner.Job{exampleJob(ctx, "gnn__default.pickle.zst")}, planner.TuneOptions{})
+	res, err := planner.Tune(ctx, []planner.Case{exampleJob(ctx, "gnn__default.pickle.zst")}, planner.TuneOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -58,7 +59,7 @@ func ExamplePlan() {
 		}
 		cards = append(cards, card)
 	}
-	res, err := planner.Plan(ctx, []planner.Job{exampleJob(ctx, "gnn__default.pickle.zst")}, planner.PlanOptions{Cards: cards})
+	res, err := planner.Plan(ctx, []planner.Case{exampleJob(ctx, "gnn__default.pickle.zst")}, planner.PlanOptions{Cards: cards})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -82,8 +83,9 @@ func ExampleCheck() {
 		fmt.Println(err)
 		return
 	}
-	job.Base.Detail = true // what fragmentation needs
-	res, err := sim.Run(ctx, job.Trace, job.Base)
+	cfg := job.Config()
+	cfg.Detail = true // what fragmentation needs
+	res, err := sim.Run(ctx, job.Trace, cfg)
 	if err != nil {
 		fmt.Println(err)
 		return

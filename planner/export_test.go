@@ -11,7 +11,7 @@ import (
 // early against that other again, now that the search is over: wrong names the
 // pairs for which the reason does not hold any more. again counts the runs
 // that the search took up a second time.
-func Lost(ctx context.Context, jobs []Job, opts TuneOptions) (lost, again int, wrong []string, err error) {
+func Lost(ctx context.Context, jobs []Case, opts TuneOptions) (lost, again int, wrong []string, err error) {
 	opts.Finalists = -1
 	t := &tuner{jobs: jobs, opts: opts, seen: make(map[conf.Config]bool), byEffect: make(map[effect]*Candidate), iters: -1}
 	if err := t.prepare(); err != nil {

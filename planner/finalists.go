@@ -192,7 +192,7 @@ func (t *tuner) sample(ctx context.Context, list []*Candidate) error {
 
 // config is the run of a job under a candidate.
 func (t *tuner) config(job int, c *Candidate) sim.Config {
-	cfg := t.jobs[job].Base
+	cfg := t.jobs[job].Config()
 	cfg.Policy, cfg.Brief = c.spec, true
 	return cfg
 }

@@ -32,7 +32,7 @@ func searching(t *testing.T, options ...string) *tuner {
 		t.Fatal(err)
 	}
 	tn := &tuner{
-		jobs: []Job{{Trace: tr, Base: sim.Config{Policy: spec, Capacity: 64 * mib}}},
+		jobs: []Case{{Trace: tr, Policy: spec, Machine: sim.Machine{Capacity: 64 * mib}}},
 		seen: make(map[conf.Config]bool), byEffect: make(map[effect]*Candidate), iters: -1,
 	}
 	if err := tn.prepare(); err != nil {

@@ -13,10 +13,6 @@ import (
 	"allocsim/sim"
 )
 
-// Granule is the step in which capacities are searched, in bytes: the driver
-// gives memory in these.
-const Granule = 2 << 20
-
 // PlanOptions steer Plan.
 type PlanOptions struct {
 	Tune TuneOptions
@@ -76,14 +72,14 @@ type Planning struct {
 // Plan finds the smallest capacity at which all jobs complete, one after the
 // other, with the present and with the best setting, and judges cards by it.
 // A capacity that works is simulated, never assumed from another.
-func Plan(ctx context.Context, jobs []Job, opts PlanOptions) (*Planning, error) {
+func Plan(ctx context.Context, jobs []Case, opts PlanOptions) (*Planning, error) {
 	if len(jobs) == 0 {
 		return nil, fmt.Errorf("plan: no trace")
 	}
 	p := &capacityPlan{opts: opts}
 	for _, j := range jobs {
 		// The question is about other devices than the recorded one.
-		j.Base.Capacity, j.Base.Limit, j.Base.Total, j.Base.Fraction = 0, 0, 0, 0
+		j = j.on(sim.Machine{})
 		if j.Trace.Meta.Fraction > 0 && j.Trace.Meta.Fraction < 1 {
 			p.notes = append(p.notes, fmt.Sprintf("%s sets a memory fraction of %v; the plan assumes that the program drops it.", j.Trace.Source, j.Trace.Meta.Fraction))
 		}
@@ -163,7 +159,7 @@ func Plan(ctx context.Context, jobs []Job, opts PlanOptions) (*Planning, error) 
 }
 
 type capacityPlan struct {
-	jobs  []Job
+	jobs  []Case
 	opts  PlanOptions
 	notes []string
 	// changed are the same jobs with changed traces; made when first needed.
@@ -203,7 +199,7 @@ func (p *capacityPlan) contenders(t *Tuning, v conf.Version) []*setting {
 func (p *capacityPlan) run(ctx context.Context, r *sim.Runner, s *setting, capacity int64, order uint64) (bool, []*sim.Result, error) {
 	var results []*sim.Result
 	for _, j := range p.jobs {
-		cfg := j.Base
+		cfg := j.Config()
 		cfg.Policy, cfg.Capacity, cfg.StopAtOOM, cfg.Brief = s.spec, capacity, capacity > 0, true
 		if order > 0 {
 			cfg.Addresses, cfg.Seed = sim.AddressesRandom, order
@@ -241,7 +237,7 @@ func (p *capacityPlan) measure(ctx context.Context, s *setting) error {
 		s.peak = max(s.peak, res.Stats.ReservedBytes[policies.All].Peak)
 		bound = max(bound, sim.Need(p.jobs[i].Trace))
 	}
-	lo, hi := max(bound/Granule*Granule-Granule, 0), (s.peak+Granule-1)/Granule*Granule
+	lo, hi := max(bound/sim.Granule*sim.Granule-sim.Granule, 0), (s.peak+sim.Granule-1)/sim.Granule*sim.Granule
 	works := func(capacity int64) (bool, error) {
 		ok, _, err := p.run(ctx, &runner, s, capacity, 0)
 		return ok, err
@@ -253,7 +249,7 @@ func (p *capacityPlan) measure(ctx context.Context, s *setting) error {
 	for again := true; again; {
 		again = false
 		for k := int64(1); k <= probes; k++ {
-			c := lo + (s.min-lo)/Granule*k/(probes+1)*Granule
+			c := lo + (s.min-lo)/sim.Granule*k/(probes+1)*sim.Granule
 			if c <= lo || c >= s.min {
 				continue
 			}
@@ -276,8 +272,8 @@ func (p *capacityPlan) measure(ctx context.Context, s *setting) error {
 // smallest halves between a capacity that fails and one that works until they
 // are one granule apart.
 func smallest(fails, worksAt int64, works func(int64) (bool, error)) (int64, error) {
-	for worksAt-fails > Granule {
-		mid := fails + (worksAt-fails)/2/Granule*Granule
+	for worksAt-fails > sim.Granule {
+		mid := fails + (worksAt-fails)/2/sim.Granule*sim.Granule
 		ok, err := works(mid)
 		if err != nil {
 			return 0, err
@@ -325,13 +321,13 @@ func (p *capacityPlan) measureSafe(ctx context.Context, s *setting) error {
 	// A capacity of the largest peak of any order works for all of them.
 	top := s.min
 	for _, j := range p.jobs {
-		cfg := j.Base
+		cfg := j.Config()
 		cfg.Policy = s.spec
 		span, err := sim.SampleSpan(ctx, j.Trace, cfg, p.opts.Tune.Workers)
 		if err != nil {
 			return err
 		}
-		top = max(top, (span.ReservedPeak[1]+Granule-1)/Granule*Granule)
+		top = max(top, (span.ReservedPeak[1]+sim.Granule-1)/sim.Granule*sim.Granule)
 	}
 	s.safe, err = smallest(s.min, top, all)
 	return err

@@ -18,23 +18,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"allocsim/policies/torch/conf"
 	"allocsim/sim"
-	"allocsim/traces"
 )
-
-// Job is a trace with the run that describes what its program has now.
-type Job struct {
-	Trace *traces.Trace
-	// Base is the baseline: policy, device, limit.
-	Base sim.Config
-	// Recovered is what was found out about the recording; nil for a trace
-	// that is not one.
-	Recovered *sim.Recovered
-	// Conf is the configuration that is set now, the baseline of a search; nil
-	// = the one of Recovered, else PyTorch's default.
-	Conf *conf.Config
-}
 
 // parallel calls f(worker's runner, k) for k in [0,n) on some workers (≤ 0:
 // one a processor) and stops at the first error. done, if not nil, is called

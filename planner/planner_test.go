@@ -16,13 +16,14 @@ import (
 	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
 	"allocsim/sim"
+	"allocsim/sim/recovery"
 	"allocsim/traces"
 	"allocsim/traces/formats"
 )
 
 const mib = 1 << 20
 
-func job(t testing.TB, name string) planner.Job {
+func job(t testing.TB, name string) planner.Case {
 	t.Helper()
 	file, err := formats.Open(context.Background(), "../testdata/recordings/"+name+".pickle.zst", formats.Options{})
 	if err != nil {
@@ -32,14 +33,14 @@ func job(t testing.TB, name string) planner.Job {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec, err := sim.Recover(context.Background(), tr, sim.RecoverOptions{})
+	rec, err := recovery.Recover(context.Background(), tr, recovery.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return planner.Job{Trace: rec.Trace, Base: rec.Config(), Recovered: rec}
+	return planner.Recorded(rec)
 }
 
-func tune(t testing.TB, o planner.TuneOptions, jobs ...planner.Job) *planner.Tuning {
+func tune(t testing.TB, o planner.TuneOptions, jobs ...planner.Case) *planner.Tuning {
 	t.Helper()
 	res, err := planner.Tune(context.Background(), jobs, o)
 	if err != nil {
@@ -79,7 +80,7 @@ func TestTuneGNN(t *testing.T) {
 	c, _ := conf.Parse(res.Best.Conf, conf.Latest)
 	set := *j.Recovered
 	set.Conf, set.Policy = c, spec
-	j.Recovered, j.Base.Policy = &set, spec
+	j.Recovered, j.Policy = &set, spec
 	if again := tune(t, planner.TuneOptions{}, j); again.Export == res.Export {
 		t.Errorf("recommends %q, which is set", again.Export)
 	}
@@ -114,8 +115,8 @@ func TestTuneOfDifferentConfigurations(t *testing.T) {
 // that ended early included.
 func TestTuneIndependentOfWorkers(t *testing.T) {
 	tight := job(t, "gnn__default")
-	tight.Base.Capacity = sim.Bound(tight.Trace) * 105 / 100
-	for _, j := range []planner.Job{job(t, "unet_resolutions__default"), tight} {
+	tight.Machine.Capacity = sim.Bound(tight.Trace) * 105 / 100
+	for _, j := range []planner.Case{job(t, "unet_resolutions__default"), tight} {
 		var want string
 		for _, workers := range []int{1, 2, 5, 50} {
 			res := tune(t, planner.TuneOptions{Workers: workers, Budget: 200}, j)
@@ -132,9 +133,9 @@ func TestTuneIndependentOfWorkers(t *testing.T) {
 
 func TestTuneCannotFit(t *testing.T) {
 	j := job(t, "gnn__default")
-	j.Base.Capacity = 5 << 30
+	j.Machine.Capacity = 5 << 30
 	res := tune(t, planner.TuneOptions{}, j)
-	if res.Verdict != "cannot-fit" || res.Export != "" || res.Short != sim.Bound(j.Trace)-5<<30 {
+	if res.Verdict != planner.CannotFit || res.Export != "" || res.Short != sim.Bound(j.Trace)-5<<30 {
 		t.Errorf("verdict %q, export %q, short %d", res.Verdict, res.Export, res.Short)
 	}
 }
@@ -143,7 +144,7 @@ func TestTuneCannotFit(t *testing.T) {
 // not.
 func TestTuneCures(t *testing.T) {
 	j := job(t, "gnn__default")
-	j.Base.Capacity, j.Base.Total = 6300*mib, 6300*mib
+	j.Machine.Capacity, j.Machine.Total = 6300*mib, 6300*mib
 	res := tune(t, planner.TuneOptions{}, j)
 	if res.Baseline.Completed || !res.Best.Completed || res.Export == "" {
 		t.Errorf("baseline completes: %v, best completes: %v, export %q", res.Baseline.Completed, res.Best.Completed, res.Export)
@@ -158,9 +159,9 @@ func TestTuneAnswerIsSampled(t *testing.T) {
 		capacity int64
 	}{{"fuzz0021", 311427072}, {"fuzz0021", 300 << 20}, {"gnn__tight", 6 << 30}} {
 		j := job(t, c.name)
-		j.Base.Capacity, j.Base.Limit = c.capacity, 0
+		j.Machine.Capacity, j.Machine.Limit = c.capacity, 0
 		r := tune(t, planner.TuneOptions{}, j)
-		if r.Verdict == "improved" && r.Best.Span == nil && !r.Best.Approximate && !r.Best.Limits {
+		if r.Verdict == planner.Improved && r.Best.Span == nil && !r.Best.Approximate && !r.Best.Limits {
 			t.Errorf("%s in %d bytes: the winner %q was not sampled", c.name, c.capacity, r.Best.Conf)
 		}
 	}
@@ -181,7 +182,7 @@ func TestTuneServesRecordedOOM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := tune(t, planner.TuneOptions{}, planner.Job{Trace: tr, Base: sim.Config{Policy: spec, Capacity: 412405270}})
+	r := tune(t, planner.TuneOptions{}, planner.Case{Trace: tr, Policy: spec, Machine: sim.Machine{Capacity: 412405270}})
 	if r.Baseline.NumOOMs != 1 || !r.Baseline.Completed || r.Baseline.ReservedPeak >= r.Best.ReservedPeak {
 		t.Fatalf("baseline: %d OOMs, completes: %v, reserves %d", r.Baseline.NumOOMs, r.Baseline.Completed, r.Baseline.ReservedPeak)
 	}
@@ -219,7 +220,7 @@ func TestTuneStopped(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	j := job(t, "gnn__default")
 	n := 0
-	res, err := planner.Tune(ctx, []planner.Job{j}, planner.TuneOptions{Workers: 1, Progress: func(done, _ int64) {
+	res, err := planner.Tune(ctx, []planner.Case{j}, planner.TuneOptions{Workers: 1, Progress: func(done, _ int64) {
 		if n++; n == 40 {
 			cancel()
 		}
@@ -275,8 +276,8 @@ func TestTuneAgainstExhaustive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hold := func(name string, j planner.Job, share float64) {
-		j.Base.Capacity = int64(share * float64(sim.Bound(j.Trace)))
+	hold := func(name string, j planner.Case, share float64) {
+		j.Machine.Capacity = int64(share * float64(sim.Bound(j.Trace)))
 		res := tune(t, planner.TuneOptions{Budget: 3000}, j)
 		found, completes := int64(math.MaxInt64), false
 		for _, c := range append(res.Candidates, res.Baseline) {
@@ -287,7 +288,7 @@ func TestTuneAgainstExhaustive(t *testing.T) {
 		best, bestConf, n, served := int64(math.MaxInt64), "", 0, 0
 		var r sim.Runner
 		for _, c := range grid(j.Trace) {
-			cfg := j.Base
+			cfg := j.Config()
 			if cfg.Policy, err = torch.Spec(c, conf.Latest); err != nil {
 				t.Fatal(err)
 			}
@@ -306,17 +307,17 @@ func TestTuneAgainstExhaustive(t *testing.T) {
 		}
 		switch {
 		case served > 0 && !completes:
-			t.Errorf("%s in %d bytes: %d of %d combinations complete, the search finds none", name, j.Base.Capacity, served, n)
+			t.Errorf("%s in %d bytes: %d of %d combinations complete, the search finds none", name, j.Machine.Capacity, served, n)
 		case served > 0 && float64(found) > float64(best)*(1+planner.DefaultTolerance):
-			t.Errorf("%s in %d bytes: the search finds %d MiB, the best of %d combinations is %d MiB with %q", name, j.Base.Capacity, found/mib, n, best/mib, bestConf)
+			t.Errorf("%s in %d bytes: the search finds %d MiB, the best of %d combinations is %d MiB with %q", name, j.Machine.Capacity, found/mib, n, best/mib, bestConf)
 		}
 	}
 	for seed := range uint64(6) {
-		hold(fmt.Sprintf("small trace %d", seed), planner.Job{Trace: small(seed), Base: sim.Config{Policy: spec}}, 0)
+		hold(fmt.Sprintf("small trace %d", seed), planner.Case{Trace: small(seed), Policy: spec}, 0)
 	}
 	for seed := range uint64(8) {
 		for _, share := range []float64{0, 1.04, 1.1} {
-			hold(fmt.Sprintf("trace %d", seed), planner.Job{Trace: steady(seed, 60), Base: sim.Config{Policy: spec}}, share)
+			hold(fmt.Sprintf("trace %d", seed), planner.Case{Trace: steady(seed, 60), Policy: spec}, share)
 		}
 	}
 	for _, share := range []float64{0, 1.03} {
@@ -364,7 +365,7 @@ func grid(tr *traces.Trace) []conf.Config {
 // TestPlanMinimum: the smallest capacity works, one granule less does not.
 func TestPlanMinimum(t *testing.T) {
 	j := job(t, "gnn__default")
-	res, err := planner.Plan(context.Background(), []planner.Job{j}, planner.PlanOptions{Tune: planner.TuneOptions{Budget: 150}})
+	res, err := planner.Plan(context.Background(), []planner.Case{j}, planner.PlanOptions{Tune: planner.TuneOptions{Budget: 150}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -380,8 +381,8 @@ func TestPlanMinimum(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, less := range []int64{0, planner.Granule} {
-			out, err := sim.Run(context.Background(), j.Trace, sim.Config{Policy: spec, Capacity: c.capacity - less})
+		for _, less := range []int64{0, sim.Granule} {
+			out, err := sim.Run(context.Background(), j.Trace, sim.Config{Policy: spec, Machine: sim.Machine{Capacity: c.capacity - less}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -394,15 +395,15 @@ func TestPlanMinimum(t *testing.T) {
 
 func TestColocate(t *testing.T) {
 	a, b := job(t, "gnn__default"), job(t, "unet_resolutions__default")
-	alone := func(j planner.Job) int64 {
-		res, err := sim.Run(context.Background(), j.Trace, sim.Config{Policy: j.Base.Policy})
+	alone := func(j planner.Case) int64 {
+		res, err := sim.Run(context.Background(), j.Trace, sim.Config{Policy: j.Policy})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return res.Stats.ReservedBytes[policies.All].Peak
 	}
 	for _, worst := range []bool{false, true} {
-		res, err := planner.Colocate(context.Background(), []planner.Job{a, b}, planner.ColocateOptions{WorstCase: worst, Overhead: 600 * mib})
+		res, err := planner.Colocate(context.Background(), []planner.Case{a, b}, planner.ColocateOptions{WorstCase: worst, Overhead: 600 * mib})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -411,7 +412,7 @@ func TestColocate(t *testing.T) {
 			t.Errorf("worst case %v: %+v, want a sum of %d", worst, *res, sum)
 		}
 	}
-	res, err := planner.Colocate(context.Background(), []planner.Job{a, b}, planner.ColocateOptions{WorstCase: true, Capacity: 6 << 30})
+	res, err := planner.Colocate(context.Background(), []planner.Case{a, b}, planner.ColocateOptions{WorstCase: true, Capacity: 6 << 30})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -422,7 +423,7 @@ func TestColocate(t *testing.T) {
 
 func TestAlerts(t *testing.T) {
 	j := job(t, "gnn__default")
-	cfg := j.Base
+	cfg := j.Config()
 	cfg.Detail = true
 	res, err := sim.Run(context.Background(), j.Trace, cfg)
 	if err != nil {

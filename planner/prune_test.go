@@ -31,44 +31,44 @@ func TestTunePruned(t *testing.T) {
 	}
 	type search struct {
 		name string
-		jobs []planner.Job
+		jobs []planner.Case
 	}
 	var searches []search
-	near := func(name string, jobs []planner.Job, shares ...float64) {
+	near := func(name string, jobs []planner.Case, shares ...float64) {
 		searches = append(searches, search{name, jobs})
 		var bound int64
 		for _, j := range jobs {
 			bound = max(bound, sim.Bound(j.Trace))
 		}
 		for _, share := range shares {
-			limited := make([]planner.Job, len(jobs))
+			limited := make([]planner.Case, len(jobs))
 			for i, j := range jobs {
-				j.Base.Capacity = int64(share * float64(bound))
+				j.Machine.Capacity = int64(share * float64(bound))
 				limited[i] = j
 			}
 			searches = append(searches, search{fmt.Sprintf("%s at %v of its bound", name, share), limited})
 		}
 	}
-	of := func(tr *traces.Trace) planner.Job { return planner.Job{Trace: tr, Base: sim.Config{Policy: spec}} }
+	of := func(tr *traces.Trace) planner.Case { return planner.Case{Trace: tr, Policy: spec} }
 	for seed := range uint64(3) {
-		near(fmt.Sprintf("trace %d", seed), []planner.Job{of(steady(seed, 400))}, 1.03, 1.1, 1.25)
+		near(fmt.Sprintf("trace %d", seed), []planner.Case{of(steady(seed, 400))}, 1.03, 1.1, 1.25)
 	}
-	near("two traces", []planner.Job{of(steady(20, 200)), of(steady(21, 300))}, 1.1)
+	near("two traces", []planner.Case{of(steady(20, 200)), of(steady(21, 300))}, 1.1)
 	limit := of(steady(22, 300))
-	limit.Base.Limit = sim.Bound(limit.Trace) * 5 / 4
-	near("trace with a limit of its own", []planner.Job{limit})
+	limit.Machine.Limit = sim.Bound(limit.Trace) * 5 / 4
+	near("trace with a limit of its own", []planner.Case{limit})
 	for _, name := range []string{"gnn__default", "fuzz0021", "h200_graphs__default", "streams_prefetch__default"} {
-		near(name, []planner.Job{job(t, name)}, 1.05)
+		near(name, []planner.Case{job(t, name)}, 1.05)
 	}
 	// PyTorch 2.0 has no expandable segments. Here its finalists turn out not to
 	// be reliable, so that a loser comes first; there nothing completes.
 	old := conf.Version{Major: 2}
-	near("trace 7 under 2.0", []planner.Job{of(steady(7, 120))}, 1.09)
-	near("trace 11 under 2.0", []planner.Job{of(steady(11, 100))}, 1.14)
-	near("trace 2 under 2.0", []planner.Job{of(steady(2, 100))}, 1.05)
+	near("trace 7 under 2.0", []planner.Case{of(steady(7, 120))}, 1.09)
+	near("trace 11 under 2.0", []planner.Case{of(steady(11, 100))}, 1.14)
+	near("trace 2 under 2.0", []planner.Case{of(steady(2, 100))}, 1.05)
 	limit = of(steady(27, 120))
-	limit.Base.Limit = sim.Bound(limit.Trace) * 11 / 10
-	near("trace 27 under 2.0 with a limit of its own", []planner.Job{limit})
+	limit.Machine.Limit = sim.Bound(limit.Trace) * 11 / 10
+	near("trace 27 under 2.0 with a limit of its own", []planner.Case{limit})
 	early, all := 0, 0
 	for _, s := range searches {
 		o := planner.TuneOptions{Budget: 300}
@@ -101,7 +101,7 @@ func TestTunePruned(t *testing.T) {
 			}
 		}
 		for _, c := range got.Candidates {
-			if c.Completed || got.Verdict == "cannot-fit" {
+			if c.Completed || got.Verdict == planner.CannotFit {
 				break // or nothing could be expected to complete
 			}
 			if !c.Approximate {
@@ -130,8 +130,8 @@ func TestTuneLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost, again := 0, 0
-	check := func(name string, j planner.Job, o planner.TuneOptions) {
-		l, a, wrong, err := planner.Lost(context.Background(), []planner.Job{j}, o)
+	check := func(name string, j planner.Case, o planner.TuneOptions) {
+		l, a, wrong, err := planner.Lost(context.Background(), []planner.Case{j}, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +144,7 @@ func TestTuneLost(t *testing.T) {
 	for seed := uint64(0); seed < 30; seed += 3 {
 		tr := steady(seed, 100)
 		for _, share := range []float64{1.05, 1.08, 1.14} {
-			j := planner.Job{Trace: tr, Base: sim.Config{Policy: spec, Capacity: int64(share * float64(sim.Bound(tr)))}}
+			j := planner.Case{Trace: tr, Policy: spec, Machine: sim.Machine{Capacity: int64(share * float64(sim.Bound(tr)))}}
 			check(fmt.Sprintf("trace %d at %v of its bound", seed, share), j, planner.TuneOptions{Version: conf.Version{Major: 2}})
 		}
 	}

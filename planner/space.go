@@ -30,7 +30,7 @@ type space struct {
 }
 
 // newSpace looks at the sizes of the jobs' requests.
-func newSpace(jobs []Job, base conf.Config, v conf.Version) *space {
+func newSpace(jobs []Case, base conf.Config, v conf.Version) *space {
 	s := &space{version: v, base: base}
 	seen, distinct := make(map[int64]bool), make(map[int64]bool)
 	for _, j := range jobs {

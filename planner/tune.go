@@ -93,6 +93,25 @@ type TraceFigures struct {
 	Best     Candidate `json:"best"`
 }
 
+// Verdict is what a search has come to.
+type Verdict string
+
+// The verdicts of Tune.
+const (
+	// Improved: another setting than the present one is better.
+	Improved Verdict = "improved"
+	// NothingBetter: what is set now is as good as anything tried.
+	NothingBetter Verdict = "nothing-better"
+	// CannotFit: more lives at once than the allocator may take.
+	CannotFit Verdict = "cannot-fit"
+	// NoSettingFound: nothing tried completes reliably, though it might fit.
+	NoSettingFound Verdict = "no-setting-found"
+)
+
+// Negative reports that the answer to "is there a setting that works?" is no,
+// so far as is known.
+func (v Verdict) Negative() bool { return v == CannotFit || v == NoSettingFound }
+
 // Tuning is the answer of Tune; its JSON form is that of the `tune` command.
 type Tuning struct {
 	Baseline Candidate `json:"baseline"`
@@ -106,12 +125,10 @@ type Tuning struct {
 	Searched   int         `json:"searched"`
 	Candidates []Candidate `json:"candidates"`
 	// Pareto is the front of reserved peak against stall.
-	Pareto []Candidate `json:"pareto"`
-	Reason string      `json:"reason"`
-	// Verdict is "improved", "nothing-better", "cannot-fit" (the bound exceeds
-	// the room) or "no-setting-found".
-	Verdict string `json:"verdict"`
-	// Short is how many bytes are missing when Verdict is "cannot-fit".
+	Pareto  []Candidate `json:"pareto"`
+	Reason  string      `json:"reason"`
+	Verdict Verdict     `json:"verdict"`
+	// Short is how many bytes are missing when Verdict is CannotFit.
 	Short int64 `json:"short,omitempty"`
 	// Room is the bytes the allocator may take; 0 = unlimited.
 	Room int64 `json:"room,omitempty"`
@@ -128,7 +145,7 @@ type Tuning struct {
 // jobs best: it must complete every one; then the reserved peak decides, then
 // the time in driver calls, then simplicity (spec of the order: docs/planning.md).
 // When ctx ends during the search, the best so far is returned with a note.
-func Tune(ctx context.Context, jobs []Job, opts TuneOptions) (*Tuning, error) {
+func Tune(ctx context.Context, jobs []Case, opts TuneOptions) (*Tuning, error) {
 	started := time.Now()
 	t := &tuner{jobs: jobs, opts: opts, seen: make(map[conf.Config]bool), byEffect: make(map[effect]*Candidate), iters: -1}
 	if err := t.prepare(); err != nil {
@@ -143,7 +160,7 @@ func Tune(ctx context.Context, jobs []Job, opts TuneOptions) (*Tuning, error) {
 }
 
 type tuner struct {
-	jobs    []Job
+	jobs    []Case
 	opts    TuneOptions
 	version conf.Version
 	space   *space
@@ -154,8 +171,9 @@ type tuner struct {
 	byEffect map[effect]*Candidate
 	ceiling  int64 // runs end when they reserve more; 0 = never
 	bound    int64
-	need     int64 // bound with the requests that failed in the recording
-	room     int64 // 0 = unlimited
+	need     int64         // bound with the requests that failed in the recording
+	machines []sim.Machine // of the jobs, as they are now
+	room     int64         // 0 = unlimited
 	done     int64
 	iters    int // iterations of all traces; -1 = not counted yet
 	total    int64
@@ -184,6 +202,11 @@ func (t *tuner) prepare() error {
 	if first.Conf != nil {
 		t.base = *first.Conf
 	}
+	spec, err := torch.Spec(t.base, t.version)
+	if err != nil {
+		return err
+	}
+	limited := true
 	for i := range t.jobs {
 		j := &t.jobs[i]
 		if len(j.Trace.Events) == 0 {
@@ -191,41 +214,20 @@ func (t *tuner) prepare() error {
 		}
 		t.bound = max(t.bound, sim.Bound(j.Trace))
 		t.need = max(t.need, sim.Need(j.Trace))
-		if room := roomOf(j); room > 0 && (t.room == 0 || room < t.room) {
+		m, err := j.resolved(spec)
+		if err != nil {
+			return err
+		}
+		if room := m.Room(); room > 0 && (t.room == 0 || room < t.room) {
 			t.room = room
 		}
+		// A limit that the configuration itself sets goes with it.
+		limited = limited && m.Limit > 0 && (j.Machine.Limit > 0 || j.Machine.Fraction > 0)
+		t.machines = append(t.machines, m)
 	}
 	t.space = newSpace(t.jobs, t.base, t.version)
-	limited := true
-	for i := range t.jobs {
-		limited = limited && t.jobs[i].Base.Limit > 0
-	}
 	t.space.collect = limited
 	return nil
-}
-
-// roomOf is the bytes a job's allocator may take; 0 = unlimited.
-func roomOf(j *Job) int64 {
-	room := j.Base.Capacity
-	limit := j.Base.Limit
-	if limit == 0 && j.Base.Fraction > 0 && j.Base.Fraction < 1 {
-		if total := totalOf(j); total > 0 {
-			limit = int64(j.Base.Fraction * float64(total))
-		}
-	}
-	if limit > 0 && (room == 0 || limit < room) {
-		room = limit
-	}
-	return room
-}
-
-func totalOf(j *Job) int64 {
-	for _, n := range []int64{j.Base.Total, j.Base.Capacity, j.Trace.Meta.DeviceTotal} {
-		if n > 0 {
-			return n
-		}
-	}
-	return 0
 }
 
 // fractions are limits a little above what the jobs have live, as shares of
@@ -234,11 +236,10 @@ func (t *tuner) fractions(baseline *Candidate) []float64 {
 	var out []float64
 	total := int64(0)
 	for i := range t.jobs {
-		j := &t.jobs[i]
-		if j.Base.Limit > 0 || j.Base.Fraction > 0 {
+		if m := t.jobs[i].Machine; m.Limit > 0 || m.Fraction > 0 {
 			return nil // the program sets its own limit, which overrides
 		}
-		n := totalOf(j)
+		n := t.machines[i].Total
 		if n == 0 || total != 0 && n != total {
 			return nil
 		}

@@ -23,7 +23,7 @@ func (t *tuner) answer(ctx context.Context) *Tuning {
 		Candidates: []Candidate{}, Pareto: []Candidate{}, PerTrace: []TraceFigures{}, Warnings: []string{}, Notes: []string{},
 	}
 	if len(t.cands) == 0 {
-		out.Verdict = "no-setting-found"
+		out.Verdict = NoSettingFound
 		out.Reason = "Stopped before the baseline was simulated."
 		return out
 	}
@@ -70,7 +70,7 @@ func (t *tuner) answer(ctx context.Context) *Tuning {
 		out.Notes = append(out.Notes, fmt.Sprintf("The search ended at its budget of %d settings; a larger one may find more.", t.opts.Budget))
 	}
 	out.Warnings = append(out.Warnings, t.warnings()...)
-	if out.Verdict == "improved" {
+	if out.Verdict == Improved {
 		if r := t.tooNew(best); r != "" {
 			out.Notes = append(out.Notes, r)
 		}
@@ -126,17 +126,17 @@ func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 	size := bytesize.Format
 	switch {
 	case t.room > 0 && t.need > t.room:
-		out.Verdict, out.Short = "cannot-fit", t.need-t.room
+		out.Verdict, out.Short = CannotFit, t.need-t.room
 		out.Reason = fmt.Sprintf("No allocator setting can help: %s live at once%s, %s more than the %s that the allocator may take.",
 			size(t.need), withFailed(t), size(out.Short), size(t.room))
 		out.Best = *baseline
 	case !best.completes() && best.Completed: // as recorded
-		out.Verdict = "no-setting-found"
+		out.Verdict = NoSettingFound
 		out.Reason = fmt.Sprintf("%s completes under some placements by the driver but not under all (%s at worst); nothing found is reliable. %s live at once.",
 			name(best), size(best.Upper()), size(t.bound))
 		out.Best = *baseline
 	case !best.Completed:
-		out.Verdict = "no-setting-found"
+		out.Verdict = NoSettingFound
 		where := "here"
 		if t.room > 0 {
 			where = "in " + size(t.room)
@@ -145,7 +145,7 @@ func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 			len(t.cands), where, size(t.need), name(best), best.NumOOMs)
 		out.Best = *baseline
 	case best.NumOOMs > 0:
-		out.Verdict = "no-setting-found"
+		out.Verdict = NoSettingFound
 		out.Reason = fmt.Sprintf("With each %s, requests that failed in the recording fail here, too: %d with %s, the fewest. With them %s would live at once.",
 			t.tried(), best.NumOOMs, name(best), size(t.need))
 		if t.room > 0 {
@@ -153,15 +153,15 @@ func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 		}
 		out.Best = *baseline
 	case best == baseline && !best.robust():
-		out.Verdict = "nothing-better"
+		out.Verdict = NothingBetter
 		out.Reason = fmt.Sprintf("Nothing tried is better than what is set, but that is fragile: if sizes change by up to 5 %%, it completes in %d of %d runs. Leave more room than %s.",
 			best.Robustness.Completed, best.Robustness.Runs, size(t.room))
 	case best == baseline:
-		out.Verdict = "nothing-better"
+		out.Verdict = NothingBetter
 		out.Reason = fmt.Sprintf("Keep what is set: none of the %d settings tried lowers the reserved peak of %s by more than %.0f %% without other cost; %s live at once.",
 			len(t.cands), size(baseline.ReservedPeak), 100*t.opts.Tolerance, size(t.bound))
 	default:
-		out.Verdict = "improved"
+		out.Verdict = Improved
 		out.Export = "export PYTORCH_CUDA_ALLOC_CONF=" + shellWord(best.Conf)
 		if best.Conf == "" {
 			out.Export = "unset PYTORCH_CUDA_ALLOC_CONF"

@@ -75,7 +75,7 @@ func figures(t testing.TB, name string) map[string]Figure {
 			out["sizes"] = &Sizes{Source: name, Policy: p, Bins: z.Bins(), Marks: marks}
 		}
 	}
-	tuning, err := planner.Tune(ctx, []planner.Job{{Trace: tr, Base: rec.Config(), Recovered: rec}}, planner.TuneOptions{Budget: 60, Finalists: -1})
+	tuning, err := planner.Tune(ctx, []planner.Case{{Trace: tr, Policy: rec.Policy, Machine: rec.Machine(), Recovered: rec}}, planner.TuneOptions{Budget: 60, Finalists: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

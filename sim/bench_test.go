@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"testing"
 
 	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
 	"allocsim/sim"
 	"allocsim/traces"
+	"allocsim/traces/formats/formatstest"
 )
 
 // benchmarkConfs are the options that change what is hot.
@@ -33,7 +35,7 @@ func run(b *testing.B, tr *traces.Trace, options string, limit int64) {
 		b.Fatal(err)
 	}
 	var r sim.Runner
-	cfg := sim.Config{Policy: spec, Limit: limit, Total: 150109880320}
+	cfg := sim.Config{Policy: spec, Machine: sim.Machine{Limit: limit, Total: 150109880320}}
 	if _, err := r.Run(context.Background(), tr, cfg); err != nil {
 		b.Fatal(err)
 	}
@@ -140,4 +142,14 @@ func BenchmarkGrowth(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/live=%d", pattern.name, live), func(b *testing.B) { run(b, tr, "", 0) })
 		}
 	}
+}
+
+// tryLoad reads the first of some files that exists; nil if none does.
+func tryLoad(t testing.TB, paths ...string) *traces.Trace {
+	for _, p := range paths {
+		if _, err := os.Stat(p); err == nil {
+			return formatstest.Load(t, p)
+		}
+	}
+	return nil
 }

@@ -158,7 +158,7 @@ type costEntry struct {
 }
 
 func (m *costMemo) of(bytes int64, cost func(bytes int64) float64) float64 {
-	e := &m[uint64(bytes)/granule%uint64(len(m))]
+	e := &m[uint64(bytes)/Granule%uint64(len(m))]
 	if e.bytes != bytes {
 		*e = costEntry{bytes, cost(bytes)}
 	}

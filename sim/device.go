@@ -99,6 +99,29 @@ func (d *Device) MemInfo() (free, total int64) {
 	return d.mem.capacity - d.mem.used, d.total
 }
 
+// Hold counts size bytes at addr as taken before the run began. What is placed
+// later lies elsewhere, and giving the range back makes room.
+func (d *Device) Hold(addr uint64, size int64, expandable bool) {
+	s := span{addr, size}
+	d.mem.used += s.size
+	d.mem.peak = max(d.mem.peak, d.mem.used)
+	if expandable {
+		// A reservation is a little larger than the device.
+		d.nextVA = max(d.nextVA, roundUp64(s.addr+uint64(d.total+d.total/8), chunkUnit))
+		return
+	}
+	switch p := d.place.(type) {
+	case *pinned:
+		p.low = min(p.low, s.addr)
+	case *scattered:
+		for k := range uint64(s.size)>>slotBits + 2 {
+			p.used[s.addr>>slotBits+k] = true
+		}
+	default:
+		d.place = &pinned{other: p, low: min(modelA, s.addr)}
+	}
+}
+
 // Driver sums up the calls so far.
 func (d *Device) Driver() Driver { return d.driver }
 
@@ -107,7 +130,7 @@ func (d *Device) Malloc(size int64) (uint64, error) {
 	if size <= 0 {
 		return 0, fmt.Errorf("cudaMalloc of %d bytes", size)
 	}
-	granules := roundUp(size, granule)
+	granules := roundUp(size, Granule)
 	if err := d.mem.take(granules); err != nil {
 		return 0, err
 	}
@@ -118,7 +141,7 @@ func (d *Device) Malloc(size int64) (uint64, error) {
 
 // Free is cudaFree.
 func (d *Device) Free(addr uint64, size int64) error {
-	granules := roundUp(size, granule)
+	granules := roundUp(size, Granule)
 	d.mem.used -= granules
 	d.driver.Frees++
 	d.driver.StallUS += d.freeUS.of(size, d.cost.Free)
@@ -160,10 +183,13 @@ func (d *Device) Unmap(_ uint64, size, page int64) error {
 
 func roundUp(x, unit int64) int64 { return (x + unit - 1) / unit * unit }
 
+// Granule is the unit, in bytes, of what cudaMalloc takes from the device:
+// every segment's address and size (spec driver.md section 1).
+const Granule = 2 << 20
+
 // Constants of the driver's address choice, fitted to an H200 with driver
 // 580.159 and CUDA 13.0 (spec driver.md sections 2 and 3).
 const (
-	granule   = 2 << 20  // every segment address and size
 	chunkUnit = 32 << 20 // address space comes from the OS in these
 	// modelA is the 32 MiB boundary A of the model. On a real machine it
 	// varies with address randomisation; only differences matter.

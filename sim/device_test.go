@@ -99,12 +99,12 @@ func TestDriverModelAgainstNaive(t *testing.T) {
 			// Phases in which it grows and shrinks, so that chunks go and the
 			// table of chunks is made anew.
 			if grow := op/500%2 == 0; len(live) == 0 || rng.IntN(8) > 2 == grow {
-				size := int64(granule) * (1 + rng.Int64N(10))
+				size := int64(Granule) * (1 + rng.Int64N(10))
 				switch {
 				case seed%8 == 7 && rng.IntN(4) == 0: // more than lies below modelA
-					size = granule * (1 + rng.Int64N(1<<24))
+					size = Granule * (1 + rng.Int64N(1<<24))
 				case rng.IntN(4) == 0:
-					size = granule * (1 + rng.Int64N(200))
+					size = Granule * (1 + rng.Int64N(200))
 				}
 				got, want := model.alloc(size), naive.alloc(size)
 				if got != want {

@@ -8,6 +8,7 @@ import (
 	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
 	"allocsim/sim"
+	"allocsim/sim/recovery"
 	"allocsim/traces"
 	"allocsim/traces/formats"
 )
@@ -33,7 +34,7 @@ func ExampleRun() {
 		fmt.Println(err)
 		return
 	}
-	res, err := sim.Run(context.Background(), open("gnn__default.pickle.zst"), sim.Config{Policy: spec, Capacity: 8 << 30})
+	res, err := sim.Run(context.Background(), open("gnn__default.pickle.zst"), sim.Config{Policy: spec, Machine: sim.Machine{Capacity: 8 << 30}})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -45,26 +46,6 @@ func ExampleRun() {
 	// completed: true
 	// reserved:  7.97 GiB at most
 	// allocated: 5.45 GiB at most
-}
-
-// Check holds the simulator against the recording.
-func ExampleCheck() {
-	res, err := sim.Check(context.Background(), open("fuzz0003.pickle.zst"), sim.RecoverOptions{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println("exact:", res.Exact)
-	fmt.Println(res.AddressesMatched, "of", res.Allocs, "addresses")
-	fmt.Println(res.SegmentEventsMatched, "of", res.SegmentEvents, "segment events")
-	fmt.Println(res.OOMsMatched, "of", res.OOMs, "OOMs")
-	fmt.Println(res.StatsCompared-len(res.StatsMismatched), "of", res.StatsCompared, "statistics")
-	// Output:
-	// exact: true
-	// 808 of 808 addresses
-	// 540 of 540 segment events
-	// 25 of 25 OOMs
-	// 122 of 122 statistics
 }
 
 // releases counts what is given back to the driver.
@@ -80,10 +61,10 @@ func (r *releases) Observe(_ sim.At, e *policies.Event) {
 }
 
 // An observer sees every decision of the allocator. What a recording does not
-// say, such as a memory limit, is found out by Recover first.
+// say, such as a memory limit, is found out by package recovery first.
 func ExampleObserver() {
 	ctx := context.Background()
-	rec, err := sim.Recover(ctx, open("oom_retry__f12.pickle.zst"), sim.RecoverOptions{})
+	rec, err := recovery.Recover(ctx, open("oom_retry__f12.pickle.zst"), recovery.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return

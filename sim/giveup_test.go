@@ -9,6 +9,7 @@ import (
 	"allocsim/policies"
 	_ "allocsim/policies/all"
 	"allocsim/sim"
+	"allocsim/traces/formats/formatstest"
 )
 
 func samePolicy(a, b *policies.Spec) bool { return a == b }
@@ -17,13 +18,13 @@ func samePolicy(a, b *policies.Spec) bool { return a == b }
 // asked changes nothing, and an answer ends the run.
 func TestGiveUp(t *testing.T) {
 	ctx := context.Background()
-	tr := load(t, "../testdata/recordings/gnn__default.pickle.zst")
+	tr := formatstest.Load(t, "../testdata/recordings/gnn__default.pickle.zst")
 	for _, policy := range []string{"torch", "torch:expandable_segments:True", "torch:max_split_size_mb:64", "stream", "cupy", "rmm-pool"} {
 		spec, err := policies.Parse(policy)
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg := sim.Config{Policy: spec, Capacity: sim.Bound(tr) * 11 / 10}
+		cfg := sim.Config{Policy: spec, Machine: sim.Machine{Capacity: sim.Bound(tr) * 11 / 10}}
 		want, err := sim.Run(ctx, tr, cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -66,12 +67,12 @@ func TestGiveUp(t *testing.T) {
 // TestBrief: OOMs that are not described are still counted, and nothing else
 // changes.
 func TestBrief(t *testing.T) {
-	tr := load(t, "../testdata/recordings/gnn__default.pickle.zst")
+	tr := formatstest.Load(t, "../testdata/recordings/gnn__default.pickle.zst")
 	spec, err := policies.Parse("torch")
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := sim.Config{Policy: spec, Capacity: sim.Bound(tr)}
+	cfg := sim.Config{Policy: spec, Machine: sim.Machine{Capacity: sim.Bound(tr)}}
 	want, err := sim.Run(context.Background(), tr, cfg)
 	if err != nil {
 		t.Fatal(err)

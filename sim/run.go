@@ -56,14 +56,14 @@ func (r *Runner) Run(ctx context.Context, tr *traces.Trace, cfg Config, obs ...O
 	if cfg.Policy, err = r.plan(ctx, tr, cfg.Policy); err != nil {
 		return nil, err
 	}
-	run, err := r.start(tr, cfg, obs)
+	run, err := r.Start(tr, cfg, obs...)
 	if err != nil {
 		return nil, err
 	}
-	if err := run.events(ctx, 0, len(tr.Events)); err != nil {
+	if err := run.Run(ctx, 0, len(tr.Events)); err != nil {
 		return nil, err
 	}
-	res := run.finish()
+	res := run.Finish()
 	r.done = run.policy
 	if cfg.Detail && !res.Stopped && cfg.Device == nil {
 		at := run.peakAt
@@ -78,8 +78,10 @@ func (r *Runner) Run(ctx context.Context, tr *traces.Trace, cfg Config, obs ...O
 	return res, nil
 }
 
-// running is one run in progress.
-type running struct {
+// Session is one run in progress, for callers that look at the policy between
+// events or run only a part of the trace. Run is the usual way. A Session is
+// used by one goroutine, and until its Runner starts another.
+type Session struct {
 	tr      *traces.Trace
 	cfg     Config
 	device  policies.Device
@@ -108,42 +110,20 @@ func (r *relay) Observe(e *policies.Event) {
 	}
 }
 
-// start prepares a run: device, limit, policy.
-func (r *Runner) start(tr *traces.Trace, cfg Config, obs []Observer) (*running, error) {
+// Start prepares a run: device, limit, policy. The errors are those of Run.
+func (r *Runner) Start(tr *traces.Trace, cfg Config, obs ...Observer) (*Session, error) {
 	if cfg.Policy == nil {
 		return nil, fmt.Errorf("run %s: no policy", tr.Source)
 	}
-	total := cfg.Total
-	if total == 0 {
-		total = cfg.Capacity
+	machine, err := cfg.Resolve(cfg.Policy, tr.Meta.DeviceTotal)
+	if err != nil {
+		return nil, err
 	}
-	if total == 0 {
-		total = tr.Meta.DeviceTotal
-	}
-	fraction := cfg.Fraction
-	if fraction == 0 {
-		fraction = cfg.Policy.Fraction
-	}
-	limit := cfg.Limit
-	if limit == 0 && fraction != 0 {
-		switch {
-		case fraction < 0 || fraction > 1 || math.IsNaN(fraction):
-			return nil, fmt.Errorf("a memory fraction is between 0 and 1, not %v", fraction)
-		case total == 0:
-			return nil, fmt.Errorf("a memory fraction of %v needs the device's size: give --capacity or --gpu", fraction)
-		case cfg.Policy.LimitOf != nil:
-			limit = cfg.Policy.LimitOf(fraction, total)
-		case fraction < 1:
-			limit = int64(fraction * float64(total))
-		}
-		if limit == 0 && fraction < 1 {
-			limit = 1 // less than a byte, but not "no limit"
-		}
-	}
-	run := &running{tr: tr, cfg: cfg, device: cfg.Device}
+	cfg.Machine = machine
+	run := &Session{tr: tr, cfg: cfg, device: cfg.Device}
 	if run.device == nil {
 		run.model = NewDevice(DeviceConfig{
-			Capacity: cfg.Capacity, Total: total, Addresses: cfg.Addresses, Seed: cfg.Seed,
+			Capacity: cfg.Capacity, Total: cfg.Total, Addresses: cfg.Addresses, Seed: cfg.Seed,
 			SideStreams: len(tr.Streams) > 1, Cost: cfg.Cost,
 		})
 		run.device = run.model
@@ -151,8 +131,7 @@ func (r *Runner) start(tr *traces.Trace, cfg Config, obs []Observer) (*running, 
 			run.model.place = newPinned(tr.Recorded.Driver, run.model.place)
 		}
 	}
-	var err error
-	run.policy, err = cfg.Policy.New(policies.Env{Device: run.device, Limit: limit, Streams: len(tr.Streams), Reuse: r.done})
+	run.policy, err = cfg.Policy.New(policies.Env{Device: run.device, Limit: cfg.Limit, Streams: len(tr.Streams), Reuse: r.done})
 	r.done = nil
 	if err != nil {
 		return nil, fmt.Errorf("policy %s: %w", cfg.Policy, err)
@@ -167,14 +146,14 @@ func (r *Runner) start(tr *traces.Trace, cfg Config, obs []Observer) (*running, 
 	clear(r.handles)
 	run.handles = r.handles
 	run.res = &Result{
-		Policy: cfg.Policy, Capacity: cfg.Capacity, Limit: limit, Completed: true,
+		Policy: cfg.Policy, Machine: cfg.Machine, Completed: true,
 		Notes: slices.Concat(tr.Notes, cfg.Policy.Notes),
 	}
 	return run, nil
 }
 
-// events runs Events[from:to].
-func (r *running) events(ctx context.Context, from, to int) error {
+// Run runs Events[from:to]. The errors are those of the function Run.
+func (r *Session) Run(ctx context.Context, from, to int) error {
 	for from < to && !r.res.Stopped {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -200,7 +179,7 @@ func (r *running) events(ctx context.Context, from, to int) error {
 	return nil
 }
 
-func (r *running) progress() Progress {
+func (r *Session) progress() Progress {
 	p := Progress{ReservedPeak: r.stats.ReservedBytes[policies.All].Peak, NumOOMs: r.stats.NumOOMs, Failed: !r.res.Completed}
 	if r.model != nil {
 		p.Driver = r.model.Driver()
@@ -209,7 +188,7 @@ func (r *running) progress() Progress {
 }
 
 // warm tells the policy which blocks the frees of Events[from:to] name.
-func (r *running) warm(from, to int) {
+func (r *Session) warm(from, to int) {
 	n := 0
 	for k := from; k < to; k++ {
 		if e := &r.tr.Events[k]; e.Kind == traces.Free {
@@ -220,7 +199,7 @@ func (r *running) warm(from, to int) {
 	r.warmer.Warm(r.next[:n])
 }
 
-func (r *running) batch(from, to int) error {
+func (r *Session) batch(from, to int) error {
 	events := r.tr.Events
 	policy, handles := r.policy, r.handles
 	reserved := &r.stats.ReservedBytes[policies.All]
@@ -290,7 +269,7 @@ func (r *running) batch(from, to int) error {
 }
 
 // release returns cached memory, of the default pools or of a private one.
-func (r *running) release(e *traces.Event) error {
+func (r *Session) release(e *traces.Event) error {
 	if e.Pool == 0 {
 		return r.policy.EmptyCache()
 	}
@@ -305,14 +284,14 @@ func (r *running) release(e *traces.Event) error {
 	return p.EmptyPool(e.Pool)
 }
 
-func (r *running) wrap(k int, err error) error {
+func (r *Session) wrap(k int, err error) error {
 	return fmt.Errorf("%s: event %d (%s of block %d) under %s: %w",
 		r.tr.Source, k, r.tr.Events[k].Kind, r.tr.Events[k].ID, r.cfg.Policy, err)
 }
 
 // failed notes an allocation that failed; another failure than lack of memory
 // is an error.
-func (r *running) failed(k int, e *traces.Event, err error) error {
+func (r *Session) failed(k int, e *traces.Event, err error) error {
 	if !errors.Is(err, policies.ErrOutOfMemory) {
 		return r.wrap(k, err)
 	}
@@ -360,7 +339,7 @@ func (r *running) failed(k int, e *traces.Event, err error) error {
 
 // attempt tries an allocation that failed in the recording. What the program
 // would have done with the block is unknown, so it goes back at once.
-func (r *running) attempt(k int, e *traces.Event) error {
+func (r *Session) attempt(k int, e *traces.Event) error {
 	b, err := r.policy.Malloc(policies.Request{Size: e.Size, Stream: e.Stream, Pool: e.Pool})
 	if err != nil {
 		return r.failed(k, e, err)
@@ -372,7 +351,14 @@ func (r *running) attempt(k int, e *traces.Event) error {
 	return nil
 }
 
-func (r *running) finish() *Result {
+// Stop ends the run after the present event: an Observer may call it.
+func (r *Session) Stop() { r.res.Stopped = true }
+
+// Policy is the allocator in its present state.
+func (r *Session) Policy() policies.Policy { return r.policy }
+
+// Finish returns what the run has come to.
+func (r *Session) Finish() *Result {
 	r.res.Stats = *r.policy.Stats()
 	if r.model != nil {
 		r.res.Driver = r.model.Driver()
@@ -391,11 +377,11 @@ func (r *running) finish() *Result {
 // atPeak runs the trace again up to the reserved peak and looks at the free
 // memory there.
 func (r *Runner) atPeak(ctx context.Context, tr *traces.Trace, cfg Config, peakAt int) (*Fragmentation, error) {
-	run, err := r.start(tr, cfg, nil)
+	run, err := r.Start(tr, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := run.events(ctx, 0, min(peakAt+1, len(tr.Events))); err != nil {
+	if err := run.Run(ctx, 0, min(peakAt+1, len(tr.Events))); err != nil {
 		return nil, err
 	}
 	f := Measure(run.policy)

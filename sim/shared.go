@@ -28,7 +28,7 @@ type SharedResult struct {
 // their clocks; ties go to the earlier job.
 func RunShared(ctx context.Context, jobs []SharedJob, capacity int64) (*SharedResult, error) {
 	shared := NewDevice(DeviceConfig{Capacity: capacity})
-	runs := make([]*running, len(jobs))
+	runs := make([]*Session, len(jobs))
 	runners := make([]Runner, len(jobs))
 	for i, j := range jobs {
 		cfg := j.Config
@@ -39,7 +39,7 @@ func RunShared(ctx context.Context, jobs []SharedJob, capacity int64) (*SharedRe
 		d := NewDevice(DeviceConfig{Total: total, Addresses: cfg.Addresses, Seed: cfg.Seed, SideStreams: len(j.Trace.Streams) > 1, Cost: cfg.Cost})
 		d.mem = shared.mem
 		cfg.Device, cfg.Capacity = d, capacity
-		run, err := runners[i].start(j.Trace, cfg, nil)
+		run, err := runners[i].Start(j.Trace, cfg)
 		if err != nil {
 			return nil, fmt.Errorf("job %d: %w", i+1, err)
 		}
@@ -72,7 +72,7 @@ func RunShared(ctx context.Context, jobs []SharedJob, capacity int64) (*SharedRe
 	}
 	out := &SharedResult{UsedPeak: shared.mem.peak}
 	for _, r := range runs {
-		out.Jobs = append(out.Jobs, r.finish())
+		out.Jobs = append(out.Jobs, r.Finish())
 	}
 	return out, nil
 }

@@ -15,22 +15,10 @@ import (
 type Config struct {
 	// Policy is the allocator. Required.
 	Policy *policies.Spec
-	// Capacity is the bytes the allocator can get from the device: the card
-	// less the CUDA context and other users. 0 = unlimited.
-	Capacity int64
-	// Total is the device's bytes as the CUDA runtime reports them, the base
-	// of Fraction. 0 = Capacity or, without one, the trace's
-	// Meta.DeviceTotal.
-	Total int64
-	// Fraction is set_per_process_memory_fraction's argument in [0,1]; 0 =
-	// not called. A fraction in the policy's own options applies when this is
-	// 0.
-	Fraction float64
-	// Limit is the memory limit in bytes; it takes precedence over Fraction.
-	// 0 = from Fraction.
-	Limit int64
-	// Device is the memory to run on; nil = a modelled device of Capacity and
-	// Total bytes, the usual case. A real GPU goes here.
+	// Machine is what the allocator may take.
+	Machine
+	// Device is the memory to run on; nil = a modelled device of the machine's
+	// Capacity and Total bytes, the usual case. A real GPU goes here.
 	Device policies.Device
 	// Addresses says where the modelled device's cudaMalloc puts segments; the zero value is the
 	// driver model.
@@ -141,8 +129,8 @@ type Fragmentation struct {
 // Result is the outcome of a run.
 type Result struct {
 	Policy *policies.Spec
-	// Capacity and Limit are bytes; 0 = none.
-	Capacity, Limit int64
+	// Machine is what the allocator could take, resolved.
+	Machine
 	// Completed reports that every request that the recorded program got was
 	// served (an OOM that the recording has too does not count against it
 	// unless an allocation that worked in the recording failed here).

@@ -10,6 +10,8 @@ import (
 	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
 	"allocsim/sim"
+	"allocsim/sim/recovery"
+	"allocsim/traces/formats/formatstest"
 )
 
 // TestSpanOfExpandable runs what SpanRuns leaves out: with expandable segments
@@ -20,7 +22,7 @@ func TestSpanOfExpandable(t *testing.T) {
 	ctx := context.Background()
 	differ := false
 	for _, name := range []string{"gnn__default", "streams_prefetch__default", "h200_graphs__default", "h200_mempool__exp", "h200_moe__tight", "resnet50_amp__default"} {
-		rec, err := sim.Recover(ctx, load(t, "../testdata/recordings/"+name+".pickle.zst"), sim.RecoverOptions{})
+		rec, err := recovery.Recover(ctx, formatstest.Load(t, "../testdata/recordings/"+name+".pickle.zst"), recovery.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -40,7 +40,7 @@ const (
 	OOM
 	// ReleasePool says that the program gave up private pool Pool (its CUDA
 	// graph or MemPool is gone): what is free in it goes back with the next
-	// EmptyCache or flush. No file format has it; sim.Recover infers it.
+	// EmptyCache or flush. No file format has it; sim/recovery infers it.
 	ReleasePool
 )
 

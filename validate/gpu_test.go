@@ -16,6 +16,7 @@ import (
 
 	"allocsim/policies"
 	"allocsim/sim"
+	"allocsim/sim/recovery"
 	"allocsim/traces"
 	"allocsim/traces/formats"
 	"allocsim/validate/cuda"
@@ -63,7 +64,7 @@ func recovered(t *testing.T, name string) (*traces.Trace, sim.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := sim.Recover(context.Background(), tr, sim.RecoverOptions{})
+	r, err := recovery.Recover(context.Background(), tr, recovery.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"allocsim/policies"
 	_ "allocsim/policies/all"
 	"allocsim/sim"
+	"allocsim/sim/recovery"
 	"allocsim/traces"
 	"allocsim/traces/formats"
 	"allocsim/validate/cuda"
@@ -243,7 +244,7 @@ func TestRun(t *testing.T) {
 	for say, o := range map[string]Options{
 		"no policy":      {Engine: EngineSim},
 		"unknown engine": {Engine: "hip", Config: sim.Config{Policy: policy(t, "torch")}},
-		"contradict":     {Engine: EngineSim, Card: gib, Config: sim.Config{Policy: policy(t, "torch"), Capacity: 2 * gib}},
+		"contradict":     {Engine: EngineSim, Card: gib, Config: sim.Config{Policy: policy(t, "torch"), Machine: sim.Machine{Capacity: 2 * gib}}},
 		"names a device": {Engine: EngineSim, Config: sim.Config{Policy: policy(t, "torch"), Device: sim.NewDevice(sim.DeviceConfig{})}},
 		"cannot confirm": {Engine: EngineTorch, Config: sim.Config{Policy: policy(t, "direct")}},
 	} {
@@ -273,8 +274,8 @@ func TestPrepareTotal(t *testing.T) {
 	}{
 		{Options{}, 80 * gib, 0},
 		{Options{Card: 10 * gib}, 80 * gib, 10 * gib},
-		{Options{Config: sim.Config{Capacity: 10 * gib}}, 10 * gib, 10 * gib},
-		{Options{Config: sim.Config{Capacity: 10 * gib, Total: 24 * gib}}, 24 * gib, 10 * gib},
+		{Options{Config: sim.Config{Machine: sim.Machine{Capacity: 10 * gib}}}, 10 * gib, 10 * gib},
+		{Options{Config: sim.Config{Machine: sim.Machine{Capacity: 10 * gib, Total: 24 * gib}}}, 24 * gib, 10 * gib},
 	} {
 		c.o.Config.Policy = policy(t, "torch")
 		o := options(t, tr, c.o)
@@ -319,7 +320,7 @@ func TestTorchReport(t *testing.T) {
 	ctx := context.Background()
 	for _, name := range []string{"torch", "torch:expandable_segments:True"} {
 		for _, limit := range []int64{0, 60 * mib} {
-			o := options(t, tr, Options{Engine: EngineTorch, Config: sim.Config{Policy: policy(t, name), Limit: limit}})
+			o := options(t, tr, Options{Engine: EngineTorch, Config: sim.Config{Policy: policy(t, name), Machine: sim.Machine{Limit: limit}}})
 			p, err := predictTorch(ctx, tr, o)
 			if err != nil {
 				t.Fatal(err)
@@ -375,7 +376,7 @@ func TestWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := options(t, tr, Options{Config: sim.Config{Policy: policy(t, "torch"), Limit: 60 * mib}})
+	o := options(t, tr, Options{Config: sim.Config{Policy: policy(t, "torch"), Machine: sim.Machine{Limit: 60 * mib}}})
 	p, err := predictTorch(context.Background(), tr, o)
 	if err != nil {
 		t.Fatal(err)
@@ -404,7 +405,7 @@ func small(t *testing.T) (*traces.Trace, sim.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := sim.Recover(ctx, tr, sim.RecoverOptions{})
+	found, err := recovery.Recover(ctx, tr, recovery.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"allocsim/internal/table"
-	"allocsim/sim"
+	"allocsim/planner"
+	"allocsim/sim/recovery"
 )
 
 func newCheck(a *app) *cobra.Command {
@@ -31,15 +32,15 @@ is inferred from its segment events and listed.`,
 			if err != nil {
 				return err
 			}
-			opts := sim.RecoverOptions{Conf: env.conf, ConfSet: env.confSet, Capacity: int64(env.capacity), Fraction: env.fraction}
+			opts := recovery.Options{Conf: env.conf, ConfSet: env.confSet, Capacity: int64(env.capacity), Fraction: env.fraction}
 			if env.torch != "" {
-				opts.Version = env.version(tr)
+				opts.Version = env.release()
 			}
-			res, err := sim.Check(cmd.Context(), tr, opts)
+			res, err := recovery.Check(cmd.Context(), tr, opts)
 			if err != nil {
 				return err
 			}
-			res.Notes = append(res.Notes, env.versionNotes(tr)...)
+			res.Notes = append(res.Notes, planner.Choice{Version: env.release()}.VersionNotes(tr)...)
 			if err := a.showCheck(res); err != nil {
 				return err
 			}
@@ -54,7 +55,7 @@ is inferred from its segment events and listed.`,
 	return cmd
 }
 
-func (a *app) showCheck(r *sim.CheckResult) error {
+func (a *app) showCheck(r *recovery.CheckResult) error {
 	if a.json {
 		// A list without entries is [], not null.
 		doc := *r

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"allocsim/internal/table"
+	"allocsim/planner"
 	"allocsim/policies"
 	"allocsim/policies/torch"
 	"allocsim/sim"
@@ -29,21 +30,21 @@ segments.`,
 			if err := env.parse(cmd); err != nil {
 				return err
 			}
-			rec, cfg, err := env.recovered(cmd.Context(), args[0])
+			c, err := env.caseOf(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			v := env.version(rec.Trace)
+			v := env.version(c.Trace)
 			var specs []*policies.Spec
-			for _, c := range confs {
-				spec, err := torch.Parse(c, v)
+			for _, s := range confs {
+				spec, err := torch.Parse(s, v)
 				if err != nil {
 					return fmt.Errorf("--conf: %w", err)
 				}
 				specs = append(specs, spec)
 			}
 			for _, n := range names {
-				spec, err := parsePolicy(n, v)
+				spec, err := planner.ParsePolicy(n, v)
 				if err != nil {
 					return err
 				}
@@ -54,25 +55,26 @@ segments.`,
 				if err != nil {
 					return err
 				}
-				specs = append(specs, cfg.Policy, spec)
+				specs = append(specs, c.Policy, spec)
 			}
 			bar := a.progress("simulating", "runs")
 			defer bar.Done()
 			var runner sim.Runner
 			var docs []*sim.Document
+			cfg := c.Config()
 			cfg.Detail = true
 			for i, spec := range specs {
 				cfg.Policy = spec
-				res, err := runner.Run(cmd.Context(), rec.Trace, cfg)
+				res, err := runner.Run(cmd.Context(), c.Trace, cfg)
 				if err != nil {
 					return err
 				}
 				doc := res.Document()
-				doc.Notes = append(doc.Notes, rec.Inferred...)
+				doc.Notes = append(doc.Notes, c.Recovered.Inferred...)
 				docs = append(docs, doc)
 				bar.Set(int64(i+1), int64(len(specs)))
 			}
-			return a.showCompare(docs, sim.Need(rec.Trace))
+			return a.showCompare(docs, sim.Need(c.Trace))
 		},
 	}
 	cmd.Flags().StringArrayVar(&confs, "conf", nil, "a PYTORCH_CUDA_ALLOC_CONF `STRING` (repeatable)")

@@ -90,12 +90,12 @@ func formatList() string {
 
 // convertCurves simulates and writes counter tracks.
 func (e *environment) convertCurves(cmd *cobra.Command, in, out string) error {
-	rec, cfg, err := e.recovered(cmd.Context(), in)
+	c, err := e.caseOf(cmd.Context(), in)
 	if err != nil {
 		return err
 	}
 	var s sim.Series
-	if _, err := sim.Run(cmd.Context(), rec.Trace, cfg, &s); err != nil {
+	if _, err := sim.Run(cmd.Context(), c.Trace, c.Config(), &s); err != nil {
 		return err
 	}
 	tracks := []perfetto.Track{
@@ -103,12 +103,12 @@ func (e *environment) convertCurves(cmd *cobra.Command, in, out string) error {
 		{Name: "allocated", TimeUS: s.TimeUS, Value: s.Allocated},
 		{Name: "active", TimeUS: s.TimeUS, Value: s.Active},
 	}
-	opts := perfetto.Options{Process: "allocsim: " + cfg.Policy.String(), ClockUS: rec.Trace.Meta.ClockUS}
+	opts := perfetto.Options{Process: "allocsim: " + c.Policy.String(), ClockUS: c.Trace.Meta.ClockUS}
 	if err := formats.WritePacked(out, func(w io.Writer) error { return perfetto.Write(cmd.Context(), w, opts, tracks) }); err != nil {
 		return err
 	}
 	if e.a.json {
-		return e.a.printJSON(conversion{in, out, len(rec.Trace.Events), append([]string{}, rec.Inferred...)})
+		return e.a.printJSON(conversion{in, out, len(c.Trace.Events), append([]string{}, c.Recovered.Inferred...)})
 	}
 	return nil
 }

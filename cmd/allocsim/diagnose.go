@@ -19,6 +19,7 @@ import (
 	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
 	"allocsim/sim"
+	"allocsim/sim/recovery"
 )
 
 // maxMessage bounds how much of a log is read, in bytes.
@@ -120,7 +121,7 @@ func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose
 	case openErr != nil:
 		return msg, err
 	}
-	rec, err := sim.Recover(ctx, tr, sim.RecoverOptions{Conf: e.conf, ConfSet: e.confSet, Version: opts.Version})
+	rec, err := recovery.Recover(ctx, tr, recovery.Options{Conf: e.conf, ConfSet: e.confSet, Version: opts.Version})
 	if err != nil {
 		return msg, err
 	}
@@ -130,7 +131,7 @@ func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose
 	}
 	if n := res.Stats.NumAllocRetries; len(res.OOMs) == 0 && n > 0 {
 		closest := ""
-		if most := limitOf(res); most > 0 {
+		if most := res.Room(); most > 0 {
 			closest = fmt.Sprintf(" (at most %s of %s reserved)", size(res.Stats.ReservedBytes[policies.All].Peak), size(most))
 		}
 		return msg, fmt.Errorf("%s has no out-of-memory event, but it was close: the allocator had to empty its cache %s%s; allocsim tune %s says what would avoid that",

@@ -10,8 +10,6 @@ import (
 
 	"allocsim/planner"
 	"allocsim/planner/gpus"
-	"allocsim/policies"
-	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
 	"allocsim/sim"
 	"allocsim/traces"
@@ -95,33 +93,6 @@ func (e *environment) parse(cmd *cobra.Command) error {
 	return nil
 }
 
-// versionNotes say that --torch asks for other rules than those of the
-// recording, or for newer ones than are known.
-func (e *environment) versionNotes(tr *traces.Trace) []string {
-	v, err := conf.ParseVersion(e.torch)
-	if err != nil {
-		return nil
-	}
-	var notes []string
-	if was, err := conf.ParseVersion(tr.Meta.Torch); err == nil && was != v {
-		notes = append(notes, fmt.Sprintf("Rules of PyTorch %s; the recording is of %s, and another release may ask for other sizes.", v, was))
-	}
-	if conf.Latest.Compare(v) < 0 {
-		notes = append(notes, fmt.Sprintf("PyTorch %s is newer than what is known; the rules of %s hold.", v, conf.Latest))
-	}
-	return notes
-}
-
-// version is the PyTorch release whose rules hold for a trace.
-func (e *environment) version(tr *traces.Trace) conf.Version {
-	for _, s := range []string{e.torch, tr.Meta.Torch} {
-		if v, err := conf.ParseVersion(s); err == nil {
-			return v
-		}
-	}
-	return conf.Latest
-}
-
 // open reads a trace.
 func (e *environment) open(ctx context.Context, path string) (*traces.Trace, error) {
 	switch {
@@ -162,57 +133,69 @@ func (e *environment) replayable(ctx context.Context, path string) (*traces.Trac
 	return tr, nil
 }
 
-// recovered is a trace with what the recording leaves open found out, and the
-// run that the flags ask for.
-func (e *environment) recovered(ctx context.Context, path string) (*sim.Recovered, sim.Config, error) {
-	tr, err := e.replayable(ctx, path)
-	if err != nil {
-		return nil, sim.Config{}, err
-	}
-	rec, err := sim.Recover(ctx, tr, sim.RecoverOptions{})
-	if err != nil {
-		return nil, sim.Config{}, err
-	}
-	rec.Inferred = append(rec.Inferred, e.versionNotes(tr)...)
-	cfg, err := e.config(rec)
-	return rec, cfg, err
-}
-
-// config is the run the flags ask for: where they say nothing, the recorded
-// configuration on the recorded device.
-func (e *environment) config(rec *sim.Recovered) (sim.Config, error) {
-	cfg := rec.Config()
-	spec, err := e.spec(rec)
-	if err != nil {
-		return cfg, err
-	}
-	cfg.Policy = spec
-	if err := e.applyDevice(&cfg); err != nil {
-		return cfg, err
+// choice is what the flags ask for in place of what was recorded.
+func (e *environment) choice() (planner.Choice, error) {
+	c := planner.Choice{Policy: e.policy, Version: e.release()}
+	if e.confSet {
+		c.Conf = &e.conf
 	}
 	if e.fracSet {
-		cfg.Limit, cfg.Fraction = 0, e.fraction
+		c.Fraction = e.fraction
 	}
-	return cfg, nil
-}
-
-// applyDevice puts the device of the flags in place of the recorded one.
-func (e *environment) applyDevice(cfg *sim.Config) error {
 	switch {
 	case e.capacity != 0:
-		cfg.Capacity, cfg.Total, cfg.Limit = int64(e.capacity), int64(e.capacity), 0
+		m := sim.On(int64(e.capacity), 0)
+		c.Device = &m
 	case e.gpu != "":
 		card, err := e.card()
 		if err != nil {
-			return err
+			return c, err
 		}
-		low, _, ok := card.Usable()
-		if !ok {
-			return fmt.Errorf("--gpu %s: the catalogue has no memory size for this card; give --capacity from torch.cuda.mem_get_info()", card.Name)
+		m, err := planner.OnCard(card)
+		if err != nil {
+			return c, fmt.Errorf("--gpu %w", err)
 		}
-		cfg.Capacity, cfg.Total, cfg.Limit = low, card.Total, 0
+		c.Device = &m
 	}
-	return nil
+	return c, nil
+}
+
+// release is what --torch asks for; zero when it is not given.
+func (e *environment) release() conf.Version {
+	v, _ := conf.ParseVersion(e.torch) // parse has refused what is no release
+	return v
+}
+
+// version is the PyTorch release whose rules hold for a trace.
+func (e *environment) version(tr *traces.Trace) conf.Version {
+	return planner.Choice{Version: e.release()}.ReleaseOf(tr)
+}
+
+// caseOf opens a trace with the run that the flags ask for: where they say
+// nothing, the recorded configuration on the recorded device.
+func (e *environment) caseOf(ctx context.Context, path string) (*planner.Case, error) {
+	tr, err := e.replayable(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	choice, err := e.choice()
+	if err != nil {
+		return nil, err
+	}
+	return planner.NewCase(ctx, tr, choice)
+}
+
+// cases opens several traces with the runs that the flags ask for.
+func (e *environment) cases(ctx context.Context, paths []string) ([]planner.Case, error) {
+	var cases []planner.Case
+	for _, p := range paths {
+		c, err := e.caseOf(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		cases = append(cases, *c)
+	}
+	return cases, nil
 }
 
 // catalog is the catalogue of cards with the user's own.
@@ -243,60 +226,4 @@ func (e *environment) card() (gpus.Card, error) {
 		return gpus.Card{}, fmt.Errorf("--gpu: %w", err)
 	}
 	return card, nil
-}
-
-// spec is the allocator that the flags ask for.
-func (e *environment) spec(rec *sim.Recovered) (*policies.Spec, error) {
-	v := e.version(rec.Trace)
-	switch {
-	case e.policy != "":
-		return parsePolicy(e.policy, v)
-	case e.confSet:
-		spec, err := torch.Parse(e.conf, v)
-		if err != nil {
-			return nil, fmt.Errorf("--conf: %w", err)
-		}
-		return spec, nil
-	case e.torch != "":
-		return torch.Spec(rec.Conf, v)
-	}
-	return rec.Policy, nil
-}
-
-// parsePolicy reads --policy; torch's options follow the rules of version v.
-func parsePolicy(s string, v conf.Version) (*policies.Spec, error) {
-	const name = "torch"
-	if s == name {
-		return torch.Parse("", v)
-	}
-	if len(s) > len(name) && s[:len(name)+1] == name+":" {
-		spec, err := torch.Parse(s[len(name)+1:], v)
-		if err != nil {
-			return nil, fmt.Errorf("--policy: %w", err)
-		}
-		return spec, nil
-	}
-	spec, err := policies.Parse(s)
-	if err != nil {
-		return nil, fmt.Errorf("--policy: %w", err)
-	}
-	return spec, nil
-}
-
-// jobs opens several traces with the runs that the flags ask for.
-func (e *environment) jobs(ctx context.Context, paths []string) ([]planner.Job, error) {
-	var jobs []planner.Job
-	for _, p := range paths {
-		rec, cfg, err := e.recovered(ctx, p)
-		if err != nil {
-			return nil, err
-		}
-		j := planner.Job{Trace: rec.Trace, Base: cfg, Recovered: rec}
-		if e.confSet {
-			c, _ := conf.Parse(e.conf, e.version(rec.Trace))
-			j.Conf = &c
-		}
-		jobs = append(jobs, j)
-	}
-	return jobs, nil
 }

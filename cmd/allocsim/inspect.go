@@ -10,6 +10,7 @@ import (
 	"allocsim/internal/plural"
 	"allocsim/internal/table"
 	"allocsim/sim"
+	"allocsim/sim/recovery"
 	"allocsim/traces"
 	"allocsim/traces/inspect"
 )
@@ -61,7 +62,7 @@ the segments it has.`,
 			}
 			out := inspection{Summary: inspect.Summarize(tr)}
 			if infer && len(tr.Events) > 0 {
-				rec, err := sim.Recover(cmd.Context(), tr, sim.RecoverOptions{})
+				rec, err := recovery.Recover(cmd.Context(), tr, recovery.Options{})
 				if err != nil {
 					return err
 				}

@@ -55,7 +55,7 @@ them on one card at the same time. Exit code 1 when the card asked for
 			if err != nil {
 				return err
 			}
-			jobs, err := env.jobs(cmd.Context(), args)
+			jobs, err := env.cases(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -132,7 +132,7 @@ them on one card at the same time. Exit code 1 when the card asked for
 
 // checkJobs runs the jobs as the flags describe them and returns the alerts
 // that fire.
-func checkJobs(cmd *cobra.Command, alerts []planner.Alert, jobs []planner.Job) ([]planner.Alert, error) {
+func checkJobs(cmd *cobra.Command, alerts []planner.Alert, jobs []planner.Case) ([]planner.Alert, error) {
 	return planner.CheckJobs(cmd.Context(), alerts, jobs, planner.Candidate{})
 }
 
@@ -302,7 +302,7 @@ func orDefault(conf string) string {
 }
 
 // colocate answers plan --colocate.
-func (a *app) colocate(cmd *cobra.Command, env *environment, jobs []planner.Job, o planner.ColocateOptions) error {
+func (a *app) colocate(cmd *cobra.Command, env *environment, jobs []planner.Case, o planner.ColocateOptions) error {
 	o.Capacity = int64(env.capacity)
 	if env.gpu != "" {
 		card, err := env.card()

@@ -155,7 +155,7 @@ func (p *plotting) run(cmd *cobra.Command, path string) error {
 		return err
 	}
 	sum := e.hashStdin(path)
-	rec, cfg, err := e.recovered(cmd.Context(), path)
+	subject, err := e.caseOf(cmd.Context(), path)
 	if err != nil {
 		return err
 	}
@@ -166,13 +166,13 @@ func (p *plotting) run(cmd *cobra.Command, path string) error {
 	if !p.noFooter {
 		o.Footer = fmt.Sprintf("%s | input sha256 %.16s | allocsim %s", commandLine(cmd, []string{path}), doc.SHA256, version())
 	}
-	c := &canvas{plotting: p, ctx: cmd.Context(), rec: rec, cfg: cfg, source: filepath.Base(path)}
+	c := &canvas{plotting: p, ctx: cmd.Context(), Case: subject, source: filepath.Base(path)}
 	if p.axis == "events" {
 		c.axis = plots.ByEvent
 	} else if p.axis != "time" {
 		return fmt.Errorf("--x %q: time or events", p.axis)
 	}
-	c.notes = append(slices.Clone(rec.Trace.Notes), rec.Inferred...)
+	c.notes = append(slices.Clone(c.Trace.Notes), c.Recovered.Inferred...)
 	fig, err := draw(c)
 	if err != nil {
 		return err
@@ -215,9 +215,8 @@ func kindNames() []string {
 // canvas is a figure in the making.
 type canvas struct {
 	*plotting
+	*planner.Case
 	ctx    context.Context
-	rec    *sim.Recovered
-	cfg    sim.Config
 	axis   plots.Axis
 	source string
 	shown  []string // the runs
@@ -228,15 +227,12 @@ type canvas struct {
 
 // nothing says why a figure has no data.
 func (c *canvas) nothing() error {
-	if sim.Need(c.rec.Trace) == 0 {
+	if sim.Need(c.Trace) == 0 {
 		return fmt.Errorf("%w: the trace has no allocations", plots.ErrNothing)
 	}
 	limit := c.limit
 	if limit == 0 { // as the recording ran
-		limit = c.cfg.Capacity
-		if c.cfg.Limit > 0 && (limit == 0 || c.cfg.Limit < limit) {
-			limit = c.cfg.Limit
-		}
+		limit = c.Machine.Room()
 	}
 	return fmt.Errorf("every allocation fails in %s, so there is nothing to draw", bytesize.Format(limit))
 }
@@ -271,7 +267,7 @@ func (c *canvas) variants(more ...string) ([]variant, error) {
 			c.notes = append(c.notes, s.Notes...)
 		}
 	}
-	v := c.env.version(c.rec.Trace)
+	v := c.env.version(c.Trace)
 	for _, s := range c.confs {
 		spec, err := torch.Parse(s, v)
 		if err != nil {
@@ -280,16 +276,16 @@ func (c *canvas) variants(more ...string) ([]variant, error) {
 		add(spec)
 	}
 	for _, s := range c.names {
-		spec, err := parsePolicy(s, v)
+		spec, err := planner.ParsePolicy(s, v)
 		if err != nil {
 			return nil, err
 		}
 		add(spec)
 	}
 	if len(out) == 0 {
-		add(c.cfg.Policy)
+		add(c.Policy)
 		for _, s := range more {
-			spec, err := parsePolicy(s, v)
+			spec, err := planner.ParsePolicy(s, v)
 			if err != nil {
 				return nil, err
 			}
@@ -318,8 +314,7 @@ func (c *canvas) tune(whole bool) (*planner.Tuning, error) {
 	}
 	bar := c.env.a.progress("searching", "runs")
 	defer bar.Done()
-	job := planner.Job{Trace: c.rec.Trace, Base: c.cfg, Recovered: c.rec}
-	t, err := planner.Tune(c.ctx, []planner.Job{job}, planner.TuneOptions{Version: c.env.version(c.rec.Trace), Whole: whole, Progress: bar.Set})
+	t, err := planner.Tune(c.ctx, []planner.Case{*c.Case}, planner.TuneOptions{Version: c.env.version(c.Trace), Whole: whole, Progress: bar.Set})
 	if err != nil {
 		return nil, err
 	}
@@ -332,11 +327,11 @@ func (c *canvas) tune(whole bool) (*planner.Tuning, error) {
 
 // simulate runs one variant with observers.
 func (c *canvas) simulate(v variant, obs ...sim.Observer) (*sim.Result, error) {
-	cfg := c.cfg
+	cfg := c.Config()
 	cfg.Policy = v.spec
-	res, err := sim.Run(c.ctx, c.rec.Trace, cfg, obs...)
+	res, err := sim.Run(c.ctx, c.Trace, cfg, obs...)
 	if err == nil {
-		c.limit = max(c.limit, limitOf(res))
+		c.limit = max(c.limit, res.Room())
 	}
 	return res, err
 }
@@ -348,15 +343,15 @@ func (c *canvas) timeline() (plots.Figure, error) {
 	}
 	fig := &plots.Timeline{Source: c.source}
 	if len(vs) > 1 {
-		fig.Bound = sim.Bound(c.rec.Trace)
+		fig.Bound = sim.Bound(c.Trace)
 	}
 	for _, v := range vs {
-		r := plots.NewRecorder(c.rec.Trace, c.axis, plots.Columns)
+		r := plots.NewRecorder(c.Trace, c.axis, plots.Columns)
 		res, err := c.simulate(v, r)
 		if err != nil {
 			return nil, err
 		}
-		fig.Runs = append(fig.Runs, plots.Run{Name: v.name, Memory: r.Memory(), Limit: limitOf(res)})
+		fig.Runs = append(fig.Runs, plots.Run{Name: v.name, Memory: r.Memory(), Limit: res.Room()})
 	}
 	return fig, nil
 }
@@ -368,7 +363,7 @@ func (c *canvas) addresses() (plots.Figure, error) {
 	}
 	fig := &plots.Map{Source: c.source}
 	for _, v := range vs {
-		r := plots.NewSpaceRecorder(c.rec.Trace, v.spec, c.axis, 1, true)
+		r := plots.NewSpaceRecorder(c.Trace, v.spec, c.axis, 1, true)
 		if _, err := c.simulate(v, r); err != nil {
 			return nil, err
 		}
@@ -384,7 +379,7 @@ func (c *canvas) fragmentation() (plots.Figure, error) {
 	}
 	fig := &plots.Fragmentation{Source: c.source}
 	for _, v := range vs {
-		r := plots.NewSpaceRecorder(c.rec.Trace, v.spec, c.axis, plots.Columns, false)
+		r := plots.NewSpaceRecorder(c.Trace, v.spec, c.axis, plots.Columns, false)
 		if _, err := c.simulate(v, r); err != nil {
 			return nil, err
 		}
@@ -405,7 +400,7 @@ func (c *canvas) sizes() (plots.Figure, error) {
 	if _, err := c.simulate(vs[0], r); err != nil {
 		return nil, err
 	}
-	marks, err := plots.SizeMarks(vs[0].spec, c.env.version(c.rec.Trace))
+	marks, err := plots.SizeMarks(vs[0].spec, c.env.version(c.Trace))
 	if err != nil {
 		return nil, err
 	}
@@ -418,7 +413,7 @@ func (c *canvas) compare() (plots.Figure, error) {
 		return nil, err
 	}
 	// As the compare command has it: with the requests that failed.
-	fig := &plots.Compare{Source: c.source, Bound: sim.Need(c.rec.Trace)}
+	fig := &plots.Compare{Source: c.source, Bound: sim.Need(c.Trace)}
 	bar := c.env.a.progress("simulating", "runs")
 	defer bar.Done()
 	for i, v := range vs {
@@ -428,15 +423,15 @@ func (c *canvas) compare() (plots.Figure, error) {
 		}
 		o := plots.OutcomeOf(v.name, res)
 		if res.Completed {
-			cfg := c.cfg
+			cfg := c.Config()
 			cfg.Policy = v.spec
-			span, err := sim.SampleSpan(c.ctx, c.rec.Trace, cfg, 0)
+			span, err := sim.SampleSpan(c.ctx, c.Trace, cfg, 0)
 			if err != nil {
 				return nil, err
 			}
 			o.Low, o.High = span.ReservedPeak[0], span.ReservedPeak[1]
 		}
-		fig.Limit = max(fig.Limit, limitOf(res))
+		fig.Limit = max(fig.Limit, res.Room())
 		fig.Outcomes = append(fig.Outcomes, o)
 		bar.Set(int64(i+1), int64(len(vs)))
 	}
@@ -464,9 +459,8 @@ func (c *canvas) fit() (plots.Figure, error) {
 		return nil, err
 	}
 	fig := &plots.Fit{Source: c.source}
-	job := planner.Job{Trace: c.rec.Trace, Base: c.cfg, Recovered: c.rec}
 	for _, v := range vs {
-		_, safe, err := planner.SmallestCapacity(c.ctx, []planner.Job{job}, v.spec, 0)
+		_, safe, err := planner.SmallestCapacity(c.ctx, []planner.Case{*c.Case}, v.spec, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -490,14 +484,6 @@ func (c *canvas) fit() (plots.Figure, error) {
 		return nil, errors.New("the catalogue knows the memory of none of these cards")
 	}
 	return fig, nil
-}
-
-// limitOf is the bytes that a run's allocator could take; 0 = no limit.
-func limitOf(r *sim.Result) int64 {
-	if r.Limit > 0 && (r.Capacity == 0 || r.Limit < r.Capacity) {
-		return r.Limit
-	}
-	return r.Capacity
 }
 
 // keepInput refuses to write over the file that is read, under whatever name,

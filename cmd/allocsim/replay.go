@@ -38,20 +38,21 @@ memory limit. --capacity, --gpu, --conf and --policy change one thing each.`,
 			if err != nil {
 				return err
 			}
-			rec, cfg, err := env.recovered(cmd.Context(), args[0])
+			c, err := env.caseOf(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
+			cfg := c.Config()
 			cfg.Detail = true
-			cfg.Pin = cfg.Policy == rec.Policy
-			res, err := sim.Run(cmd.Context(), rec.Trace, cfg)
+			cfg.Pin = c.Policy == c.Recovered.Policy
+			res, err := sim.Run(cmd.Context(), c.Trace, cfg)
 			if err != nil {
 				return err
 			}
 			doc := res.Document()
-			doc.Notes = append(doc.Notes, rec.Inferred...)
+			doc.Notes = append(doc.Notes, c.Recovered.Inferred...)
 			if span {
-				if doc.Span, err = sim.SampleSpan(cmd.Context(), rec.Trace, cfg, 0); err != nil {
+				if doc.Span, err = sim.SampleSpan(cmd.Context(), c.Trace, cfg, 0); err != nil {
 					return err
 				}
 			}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"allocsim/planner"
 	"allocsim/plots/report"
 	"allocsim/traces/formats"
 )
@@ -109,7 +108,7 @@ func (e *environment) reportInputs(ctx context.Context, paths []string, out stri
 			return nil, err
 		}
 		sum := e.hashStdin(p)
-		rec, cfg, err := e.recovered(ctx, p)
+		c, err := e.caseOf(ctx, p)
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +116,7 @@ func (e *environment) reportInputs(ctx context.Context, paths []string, out stri
 		if err != nil {
 			return nil, err
 		}
-		inputs = append(inputs, report.Input{Name: names[i], SHA256: hash, Job: planner.Job{Trace: rec.Trace, Base: cfg, Recovered: rec}})
+		inputs = append(inputs, report.Input{Name: names[i], SHA256: hash, Job: *c})
 	}
 	return inputs, nil
 }

@@ -69,12 +69,12 @@ With a device (--gpu, --capacity) it also finds the largest value that fits.`,
 				if !ok || err != nil || v <= 0 {
 					return fmt.Errorf("--at %q: write VALUE=TRACE, such as 8=bs8.pickle", s)
 				}
-				rec, c, err := env.recovered(cmd.Context(), path)
+				c, err := env.caseOf(cmd.Context(), path)
 				if err != nil {
 					return err
 				}
-				inputs = append(inputs, scale.Input{Value: v, Trace: rec.Trace})
-				cfg = c
+				inputs = append(inputs, scale.Input{Value: v, Trace: c.Trace})
+				cfg = c.Config()
 			}
 			bounded := env.capacity != 0 || env.gpu != "" || env.fracSet
 			if strings.TrimSpace(vary) == "" || strings.ContainsFunc(vary, unicode.IsControl) {

@@ -44,7 +44,7 @@ of reserved memory (within --tolerance); time in driver calls; fewer options.
 			if err != nil {
 				return err
 			}
-			jobs, err := env.jobs(cmd.Context(), args)
+			jobs, err := env.cases(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -71,7 +71,7 @@ of reserved memory (within --tolerance); time in driver calls; fewer options.
 					return err
 				}
 			}
-			if res.Verdict == "cannot-fit" || res.Verdict == "no-setting-found" {
+			if res.Verdict.Negative() {
 				return errNo
 			}
 			return nil
@@ -95,7 +95,7 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 	switch {
 	case r.Export != "":
 		a.printf("%s\n\n", a.strong(r.Export))
-	case r.Verdict == "nothing-better":
+	case r.Verdict == planner.NothingBetter:
 		a.printf("%s\n\n", a.strong("Nothing to change."))
 	default:
 		a.printf("%s\n\n", a.strong("No setting helps."))
@@ -167,7 +167,7 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 			return err
 		}
 	}
-	if r.Verdict == "cannot-fit" || r.Verdict == "no-setting-found" {
+	if r.Verdict.Negative() {
 		a.printf("\nnext:\n  allocsim inspect %[1]s --top   # who holds the memory\n  allocsim plan %[1]s            # which card fits\n", r.PerTrace[0].Source)
 	}
 	for _, w := range r.Warnings {

@@ -54,16 +54,16 @@ of tolerance.`,
 			if o.Tolerance < 0 || math.IsNaN(o.Tolerance) {
 				return fmt.Errorf("--tolerance %v: give a percentage of 0 or more", o.Tolerance)
 			}
-			rec, cfg, err := env.recovered(cmd.Context(), args[0])
+			c, err := env.caseOf(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			o.Config, o.Card, o.Reserve = cfg, int64(card), int64(reserve)
-			res, err := validate.Run(cmd.Context(), rec.Trace, o)
+			o.Config, o.Card, o.Reserve = c.Config(), int64(card), int64(reserve)
+			res, err := validate.Run(cmd.Context(), c.Trace, o)
 			if err != nil {
 				return err
 			}
-			res.Notes = append(res.Notes, rec.Inferred...)
+			res.Notes = append(res.Notes, c.Recovered.Inferred...)
 			if junit != "" {
 				if err := formats.WriteFile(junit, func(w io.Writer) error { return validate.WriteJUnit(w, res) }); err != nil {
 					return err

@@ -61,7 +61,7 @@ func Example() {
 		return
 	}
 
-	result, err := sim.Run(context.Background(), trace, sim.Config{Policy: spec, Capacity: 1 << 30})
+	result, err := sim.Run(context.Background(), trace, sim.Config{Policy: spec, Machine: sim.Machine{Capacity: 1 << 30}})
 	if err != nil {
 		fmt.Println(err)
 		return

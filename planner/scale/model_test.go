@@ -329,7 +329,7 @@ func TestLargest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := sim.Config{Policy: torchSpec(t, ""), Capacity: 400 << 20}
+	cfg := sim.Config{Policy: torchSpec(t, ""), Machine: sim.Machine{Capacity: 400 << 20}}
 	got, err := m.Largest(ctx, cfg, 0, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"allocsim/planner"
 	"allocsim/planner/gpus"
 	"allocsim/plots/report"
-	"allocsim/sim"
+	"allocsim/sim/recovery"
 	"allocsim/traces/formats"
 )
 
@@ -25,12 +25,12 @@ func ExampleWrite() {
 		fmt.Println(err)
 		return
 	}
-	rec, err := sim.Recover(ctx, trace, sim.RecoverOptions{})
+	rec, err := recovery.Recover(ctx, trace, recovery.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	input := report.Input{Name: "fuzz0063", Job: planner.Job{Trace: rec.Trace, Base: rec.Config(), Recovered: rec}}
+	input := report.Input{Name: "fuzz0063", Job: planner.Recorded(rec)}
 	var page bytes.Buffer
 	res, err := report.Write(ctx, &page, []report.Input{input}, report.Options{Cards: gpus.All()})
 	if err != nil {

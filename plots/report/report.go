@@ -37,7 +37,7 @@ import (
 type Input struct {
 	// Name is what the report calls it, SHA256 the hash of its file in hex.
 	Name, SHA256 string
-	Job          planner.Job
+	Job          planner.Case
 }
 
 // Options steer a report. The zero value is right for most.
@@ -103,7 +103,7 @@ func Write(ctx context.Context, w io.Writer, inputs []Input, o Options) (*Result
 type builder struct {
 	ctx    context.Context
 	inputs []Input
-	jobs   []planner.Job
+	jobs   []planner.Case
 	events int // of all traces
 	o      Options
 	tuning *planner.Tuning
@@ -284,7 +284,7 @@ func (b *builder) policies(i int) ([]string, []*policies.Spec, error) {
 		names = append(names, name)
 		specs = append(specs, s)
 	}
-	add("now", b.jobs[i].Base.Policy)
+	add("now", b.jobs[i].Policy)
 	for _, c := range []struct{ what, conf string }{{"best", b.tuning.Best.Conf}, {"", ""}, {"", "expandable_segments:True"}} {
 		s, err := torch.Parse(c.conf, v)
 		if err != nil {
@@ -312,7 +312,7 @@ func (b *builder) trace(i int) (*traceView, *source, error) {
 	const columns = 4096
 	runs := make([]*run, len(specs))
 	err = parallel(b.ctx, b.o.Workers, len(specs), func(ctx context.Context, k int) error {
-		cfg := b.jobs[i].Base
+		cfg := b.jobs[i].Config()
 		cfg.Policy = specs[k]
 		byEvent := plots.NewRecorder(tr, plots.ByEvent, min(columns, max(len(tr.Events), 1)))
 		byTime := plots.NewRecorder(tr, plots.ByTime, columns)
@@ -329,10 +329,7 @@ func (b *builder) trace(i int) (*traceView, *source, error) {
 			return err
 		}
 		r.result, r.byEvent, r.byTime, r.frags, r.layout = res, byEvent.Memory(), byTime.Memory(), space.Fragments(), space.Layout()
-		r.Limit = res.Capacity
-		if res.Limit > 0 && (r.Limit == 0 || res.Limit < r.Limit) {
-			r.Limit = res.Limit
-		}
+		r.Limit = res.Room()
 		runs[k] = r
 		return nil
 	})
@@ -512,7 +509,7 @@ func (b *builder) verdict() (verdict, error) {
 	v := verdict{Tone: "same", Export: t.Export, Reason: t.Reason, Warnings: slices.Clone(t.Warnings)}
 	now, best := &t.Baseline, &t.Best
 	switch {
-	case t.Verdict == "cannot-fit":
+	case t.Verdict == planner.CannotFit:
 		v.Tone, v.Headline = "bad", "No setting can help: "+size(t.Short)+" are missing."
 	case !best.Completed || best.NumOOMs > 0:
 		v.Tone, v.Headline = "bad", "It runs out of memory, and no setting was found that cures it."
@@ -530,7 +527,7 @@ func (b *builder) verdict() (verdict, error) {
 		if len(b.jobs) > 1 {
 			prefix = b.inputs[i].Name + ": "
 		}
-		cfg := b.jobs[i].Base
+		cfg := b.jobs[i].Config()
 		cfg.Detail = true
 		res, err := sim.Run(b.ctx, b.jobs[i].Trace, cfg)
 		if err != nil {

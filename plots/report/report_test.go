@@ -14,7 +14,6 @@ import (
 	"allocsim/planner"
 	"allocsim/planner/gpus"
 	"allocsim/plots/internal/plotstest"
-	"allocsim/sim"
 	"allocsim/traces"
 )
 
@@ -22,12 +21,12 @@ import (
 func bundled(t testing.TB, name string) Input {
 	t.Helper()
 	r := plotstest.Recording(t, "../..", name)
-	return Input{Name: name, SHA256: strings.Repeat("0123456789abcdef", 4), Job: planner.Job{Trace: r.Trace, Base: r.Config(), Recovered: r}}
+	return Input{Name: name, SHA256: strings.Repeat("0123456789abcdef", 4), Job: planner.Recorded(r)}
 }
 
 // made is a made-up trace as an input.
 func made(t testing.TB, tr *traces.Trace) Input {
-	return Input{Name: tr.Source, Job: planner.Job{Trace: tr, Base: sim.Config{Policy: plotstest.Spec(t, "torch")}}}
+	return Input{Name: tr.Source, Job: planner.Case{Trace: tr, Policy: plotstest.Spec(t, "torch")}}
 }
 
 func write(t testing.TB, inputs ...Input) string {
@@ -73,7 +72,7 @@ func TestVerdicts(t *testing.T) {
 // makes some succeed; a trace without allocations is refused.
 func TestEveryAllocationFails(t *testing.T) {
 	in := bundled(t, "gnn__default")
-	in.Job.Base.Capacity = 1 << 20
+	in.Job.Machine.Capacity = 1 << 20
 	page := write(t, in)
 	for _, w := range []string{"No setting can help: 5.45 GiB are missing.", "Every allocation fails in 1 MiB, so there is nothing to draw."} {
 		if !strings.Contains(text(page), w) {
@@ -84,8 +83,8 @@ func TestEveryAllocationFails(t *testing.T) {
 		t.Error("the report has charts of nothing")
 	}
 	in = bundled(t, "gnn__default")
-	in.Job.Base.Capacity = 24 << 30
-	in.Job.Base.Policy = plotstest.Spec(t, "torch:per_process_memory_fraction:0.00001")
+	in.Job.Machine.Capacity = 24 << 30
+	in.Job.Policy = plotstest.Spec(t, "torch:per_process_memory_fraction:0.00001")
 	page = write(t, in)
 	if !strings.Contains(page, `class="interactive"`) || strings.Contains(page, "<figure></figure>") {
 		t.Error("the report lacks the charts of the settings that work, or has empty ones")

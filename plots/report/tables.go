@@ -145,7 +145,7 @@ func (b *builder) tables(id string, i int, runs []*run, sum *inspect.Summary) []
 		holders.add(sizeCell(h.Bytes), numberCell(int64(h.Blocks)), cell{string(h.Lifetime), ""}, cell{h.Where, ""})
 	}
 	out = append(out, holders)
-	if r := inspect.FindLeaks(tr, b.jobs[i].Base.Capacity); len(r.Leaks) > 0 {
+	if r := inspect.FindLeaks(tr, b.jobs[i].Machine.Capacity); len(r.Leaks) > 0 {
 		leaks := &table{ID: id + "-leaks", Caption: "Memory that grows", Heads: []head{{"per iteration", true}, {"since", true}, {"blocks", true}, {"where", false}}}
 		for k, l := range r.Leaks {
 			if k == most {

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	_ "allocsim/policies/all"
-	"allocsim/sim"
+	"allocsim/sim/recovery"
 	"allocsim/traces/formats"
 )
 
@@ -32,7 +32,7 @@ func TestExact(t *testing.T) {
 			if !tr.Meta.Sidecar || !tr.Meta.ConfKnown || tr.Meta.DeviceTotal != 150109880320 || tr.Recorded.Stats == nil {
 				t.Errorf("sidecar not read in full: %+v", tr.Meta)
 			}
-			r, err := sim.Check(context.Background(), tr, sim.RecoverOptions{})
+			r, err := recovery.Check(context.Background(), tr, recovery.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -21,6 +21,7 @@ import (
 	"allocsim/policies"
 	_ "allocsim/policies/all"
 	"allocsim/sim"
+	"allocsim/sim/recovery"
 	"allocsim/traces"
 	"allocsim/traces/formats"
 )
@@ -87,7 +88,7 @@ func run(ctx context.Context, folder string, w io.Writer) error {
 	return report(w, lines)
 }
 
-func open(ctx context.Context, path string) (*sim.Recovered, error) {
+func open(ctx context.Context, path string) (*recovery.Recovered, error) {
 	file, err := formats.Open(ctx, path, formats.Options{})
 	if err != nil {
 		return nil, err
@@ -96,15 +97,15 @@ func open(ctx context.Context, path string) (*sim.Recovered, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sim.Recover(ctx, tr, sim.RecoverOptions{})
+	return recovery.Recover(ctx, tr, recovery.Options{})
 }
 
-func predict(ctx context.Context, from *sim.Recovered, path string) (line, error) {
+func predict(ctx context.Context, from *recovery.Recovered, path string) (line, error) {
 	target, err := open(ctx, path)
 	if err != nil {
 		return line{}, err
 	}
-	cfg := sim.Config{Policy: target.Policy, Limit: target.Limit, Total: target.Trace.Meta.DeviceTotal}
+	cfg := sim.Config{Policy: target.Policy, Machine: sim.Machine{Limit: target.Limit, Total: target.Trace.Meta.DeviceTotal}}
 	res, err := sim.Run(ctx, from.Trace, cfg)
 	if err != nil {
 		return line{}, err

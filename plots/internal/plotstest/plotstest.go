@@ -10,14 +10,14 @@ import (
 
 	"allocsim/policies"
 	_ "allocsim/policies/all" // for Parse
-	"allocsim/sim"
+	"allocsim/sim/recovery"
 	"allocsim/traces"
 	"allocsim/traces/formats"
 )
 
 // Recording opens a bundled recording, whose folder is root/testdata/recordings,
 // with what it leaves open found out.
-func Recording(t testing.TB, root, name string) *sim.Recovered {
+func Recording(t testing.TB, root, name string) *recovery.Recovered {
 	t.Helper()
 	rec, err := formats.Open(context.Background(), filepath.Join(root, "testdata", "recordings", name+".pickle.zst"), formats.Options{})
 	if err != nil {
@@ -27,7 +27,7 @@ func Recording(t testing.TB, root, name string) *sim.Recovered {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := sim.Recover(context.Background(), tr, sim.RecoverOptions{})
+	r, err := recovery.Recover(context.Background(), tr, recovery.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,7 @@
-package sim_test
+package recovery_test
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,33 +10,20 @@ import (
 	"allocsim/policies"
 	_ "allocsim/policies/all"
 	"allocsim/sim"
+	"allocsim/sim/recovery"
 	"allocsim/traces"
-	"allocsim/traces/formats"
+	"allocsim/traces/formats/formatstest"
 )
-
-// load reads a recording with its sidecar.
-func load(t testing.TB, path string) *traces.Trace {
-	t.Helper()
-	rec, err := formats.Open(context.Background(), path, formats.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr, err := rec.Device(-1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tr
-}
 
 // recordings lists the bundled recordings and, where they are beside the
 // checkout, all others.
 func recordings(t testing.TB) []string {
-	files, err := filepath.Glob("../testdata/recordings/*.pickle.zst")
+	files, err := filepath.Glob("../../testdata/recordings/*.pickle.zst")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no bundled recordings: %v", err)
 	}
 	for _, dir := range []string{"fuzz", "workloads", "scale", "leak", "ring"} {
-		more, _ := filepath.Glob("../../shared/recordings/" + dir + "/*.pickle.zst")
+		more, _ := filepath.Glob("../../../shared/recordings/" + dir + "/*.pickle.zst")
 		files = append(files, more...)
 	}
 	slices.Sort(files)
@@ -49,8 +35,8 @@ func recordings(t testing.TB) []string {
 func TestExact(t *testing.T) {
 	for _, f := range recordings(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(f), ".pickle.zst"), func(t *testing.T) {
-			tr := load(t, f)
-			res, err := sim.Check(context.Background(), tr, sim.RecoverOptions{})
+			tr := formatstest.Load(t, f)
+			res, err := recovery.Check(context.Background(), tr, recovery.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -77,7 +63,7 @@ func TestDriverModel(t *testing.T) {
 			continue
 		}
 		t.Run(strings.TrimSuffix(filepath.Base(f), ".pickle.zst"), func(t *testing.T) {
-			rec, err := sim.Recover(context.Background(), load(t, f), sim.RecoverOptions{})
+			rec, err := recovery.Recover(context.Background(), formatstest.Load(t, f), recovery.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,7 +86,7 @@ func TestDriverModel(t *testing.T) {
 func TestPinned(t *testing.T) {
 	for _, f := range recordings(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(f), ".pickle.zst"), func(t *testing.T) {
-			rec, err := sim.Recover(context.Background(), load(t, f), sim.RecoverOptions{})
+			rec, err := recovery.Recover(context.Background(), formatstest.Load(t, f), recovery.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -139,15 +125,15 @@ func TestWithoutSidecar(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			tr := load(t, f)
+			tr := formatstest.Load(t, f)
 			if !tr.Meta.Sidecar {
 				return
 			}
-			known, err := sim.Recover(context.Background(), tr, sim.RecoverOptions{})
+			known, err := recovery.Recover(context.Background(), tr, recovery.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			rec, err := sim.Recover(context.Background(), withhold(tr), sim.RecoverOptions{})
+			rec, err := recovery.Recover(context.Background(), withhold(tr), recovery.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -205,12 +191,12 @@ func withhold(tr *traces.Trace) *traces.Trace {
 // recording alone. These have no ties that depend on other users of the
 // driver, so the peak must be right to the byte.
 func TestWhatIf(t *testing.T) {
-	base, err := sim.Recover(context.Background(), load(t, "../testdata/recordings/gnn__default.pickle.zst"), sim.RecoverOptions{})
+	base, err := recovery.Recover(context.Background(), formatstest.Load(t, "../../testdata/recordings/gnn__default.pickle.zst"), recovery.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"gnn__exp", "gnn__mss128"} {
-		target, err := sim.Recover(context.Background(), load(t, "../testdata/recordings/"+name+".pickle.zst"), sim.RecoverOptions{})
+		target, err := recovery.Recover(context.Background(), formatstest.Load(t, "../../testdata/recordings/"+name+".pickle.zst"), recovery.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,14 +209,4 @@ func TestWhatIf(t *testing.T) {
 			t.Errorf("%s: reserved peak %d, want %d", name, got, want)
 		}
 	}
-}
-
-// tryLoad reads the first of some files that exists; nil if none does.
-func tryLoad(t testing.TB, paths ...string) *traces.Trace {
-	for _, p := range paths {
-		if _, err := os.Stat(p); err == nil {
-			return load(t, p)
-		}
-	}
-	return nil
 }

@@ -1,12 +1,14 @@
-package sim
+package recovery
 
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"allocsim/policies"
+	"allocsim/sim"
 	"allocsim/traces"
 )
 
@@ -75,30 +77,25 @@ type CheckResult struct {
 // compare replays tr under cfg, taking segment addresses from the recording,
 // and compares event by event up to the first divergence. The trace must have
 // a Recorded part. A start state is restored if the policy can do that.
-func (r *Runner) compare(ctx context.Context, tr *traces.Trace, cfg Config) (*CheckResult, error) {
+func compare(ctx context.Context, r *sim.Runner, tr *traces.Trace, cfg sim.Config) (*CheckResult, error) {
 	c := &comparison{tr: tr, rec: tr.Recorded, out: &CheckResult{StatsMismatched: []StatMismatch{}}}
-	dev := &recordedDevice{Device: NewDevice(DeviceConfig{Capacity: cfg.Capacity, Total: cfg.Total}), c: c}
-	if cfg.Total == 0 && tr.Meta.DeviceTotal > 0 {
-		dev.Device = NewDevice(DeviceConfig{Capacity: cfg.Capacity, Total: tr.Meta.DeviceTotal})
+	machine, err := cfg.Resolve(cfg.Policy, tr.Meta.DeviceTotal)
+	if err != nil {
+		return nil, err
 	}
-	cfg.Device = dev
-	run, err := r.start(tr, cfg, []Observer{c})
+	cfg.Device = &recordedDevice{Device: sim.NewDevice(sim.DeviceConfig{Capacity: machine.Capacity, Total: machine.Total}), c: c}
+	run, err := r.Start(tr, cfg, c)
 	if err != nil {
 		return nil, err
 	}
 	c.run = run
+	restored, err := run.Restore()
+	if err != nil {
+		return nil, err
+	}
 	from := 0
-	if tr.Start != nil {
-		restored, err := restore(run)
-		if err != nil {
-			return nil, err
-		}
-		if restored {
-			from = tr.StartEvents
-			for _, s := range tr.Start.Segments {
-				dev.Device.mem.used += s.Size
-			}
-		}
+	if restored {
+		from = tr.StartEvents
 	}
 	for _, e := range tr.Events[from:] {
 		switch e.Kind {
@@ -109,60 +106,21 @@ func (r *Runner) compare(ctx context.Context, tr *traces.Trace, cfg Config) (*Ch
 		}
 	}
 	c.out.SegmentEvents = len(c.rec.Driver)
-	if err := run.events(ctx, from, len(tr.Events)); err != nil {
+	if err := run.Run(ctx, from, len(tr.Events)); err != nil {
 		return nil, err
 	}
 	if c.out.FirstDivergence == nil {
-		c.atEnd(run.policy)
+		c.atEnd(run.Policy())
 	}
 	c.out.Exact = c.out.FirstDivergence == nil && len(c.out.StatsMismatched) == 0
 	return c.out, nil
-}
-
-// restorer is a policy that can start from a given state.
-type restorer interface {
-	Restore([]policies.Segment) error
-}
-
-// restore puts the trace's start state into the policy, if it can.
-func restore(run *running) (bool, error) {
-	p, ok := run.policy.(restorer)
-	if !ok {
-		return false, nil
-	}
-	segs := make([]policies.Segment, len(run.tr.Start.Segments))
-	for i, s := range run.tr.Start.Segments {
-		segs[i] = policies.Segment{Addr: s.Addr, Size: s.Size, Stream: s.Stream, Pool: s.Pool, Small: s.Small, Expandable: s.Expandable}
-		for _, b := range s.Blocks {
-			segs[i].Blocks = append(segs[i].Blocks, policies.SegmentBlock{
-				Addr: b.Addr, Size: b.Size, Requested: b.Requested, State: blockStates[b.State],
-			})
-		}
-	}
-	if err := p.Restore(segs); err != nil {
-		return false, fmt.Errorf("%s: restore the state at the start: %w", run.tr.Source, err)
-	}
-	for i, s := range run.tr.Start.Segments {
-		for j, b := range s.Blocks {
-			if b.ID != traces.NoBlock && b.State != traces.Inactive {
-				run.handles[b.ID] = segs[i].Blocks[j].Handle
-			}
-		}
-	}
-	return true, nil
-}
-
-var blockStates = [...]policies.BlockState{
-	traces.Inactive:          policies.BlockFree,
-	traces.ActiveAllocated:   policies.BlockLive,
-	traces.ActivePendingFree: policies.BlockPending,
 }
 
 // comparison is the observer that holds a replay against its recording.
 type comparison struct {
 	tr     *traces.Trace
 	rec    *traces.Recorded
-	run    *running
+	run    *sim.Session
 	cursor int // next recorded driver event
 	out    *CheckResult
 }
@@ -176,7 +134,7 @@ func (c *comparison) diverge(d Divergence) {
 	}
 	c.out.FirstDivergence = &d
 	if c.run != nil {
-		c.run.res.Stopped = true
+		c.run.Stop()
 	}
 }
 
@@ -188,7 +146,7 @@ var driverActions = map[policies.Action]traces.DriverAction{
 }
 
 // Observe compares one event of the policy.
-func (c *comparison) Observe(at At, e *policies.Event) {
+func (c *comparison) Observe(at sim.At, e *policies.Event) {
 	if c.out.FirstDivergence != nil {
 		return
 	}
@@ -232,7 +190,7 @@ func (c *comparison) Observe(at At, e *policies.Event) {
 	}
 }
 
-func (c *comparison) driver(at At, e *policies.Event) {
+func (c *comparison) driver(at sim.At, e *policies.Event) {
 	action := driverActions[e.Action]
 	div := Divergence{
 		Event: at.Event, What: "a segment event that the recording does not have", Recorded: "none",
@@ -289,7 +247,7 @@ func (c *comparison) atEnd(p policies.Policy) {
 	if c.tr.Start != nil {
 		c.out.Notes = append(c.out.Notes, "The recording starts late, so of its statistics only the current values at the end are compared: peaks and sums include what came before.")
 	}
-	for _, key := range sortedKeys(c.rec.Stats) {
+	for _, key := range slices.Sorted(maps.Keys(c.rec.Stats)) {
 		if c.tr.Start != nil && !strings.HasSuffix(key, ".current") {
 			continue
 		}
@@ -314,7 +272,7 @@ func (c *comparison) finalBlocks(p policies.Policy) {
 	var want, got []piece
 	for _, s := range c.rec.Final.Segments {
 		for _, b := range s.Blocks {
-			w := piece{b.Addr, b.Size, b.Requested, blockStates[b.State]}
+			w := piece{b.Addr, b.Size, b.Requested, sim.BlockState(b.State)}
 			if b.State == traces.Inactive {
 				w.requested = 0
 			}
@@ -354,7 +312,7 @@ func (c *comparison) finalBlocks(p policies.Policy) {
 
 // recordedDevice answers with the addresses that the real driver gave.
 type recordedDevice struct {
-	*Device
+	*sim.Device
 	c *comparison
 }
 

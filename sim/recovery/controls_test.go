@@ -1,4 +1,4 @@
-package sim_test
+package recovery_test
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 // TestExact then fails: a check that cannot fail proves nothing.
 func TestControls(t *testing.T) {
 	torch := func(rule, file, old, bent string) bend.Bend {
-		return bend.Bend{Rule: rule, File: "../policies/torch/" + file, Old: old, Bent: bent, Test: "TestExact", Want: "not exact"}
+		return bend.Bend{Rule: rule, File: "../../policies/torch/" + file, Old: old, Bent: bent, Test: "TestExact", Want: "not exact"}
 	}
 	bend.Run(t, []bend.Bend{
 		torch("a remainder of exactly 1 MiB is split", "torch.go", "= smallSize+1, p.conf.MaxSplitSize", "= smallSize, p.conf.MaxSplitSize"),

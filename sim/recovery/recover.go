@@ -1,4 +1,4 @@
-package sim
+package recovery
 
 import (
 	"context"
@@ -10,11 +10,12 @@ import (
 	"allocsim/policies"
 	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
+	"allocsim/sim"
 	"allocsim/traces"
 )
 
-// RecoverOptions override what a recording says or leaves open.
-type RecoverOptions struct {
+// Options override what a recording says or leaves open.
+type Options struct {
 	// Conf replaces the recorded configuration string when ConfSet.
 	Conf    string
 	ConfSet bool
@@ -51,16 +52,21 @@ type Recovered struct {
 	Inferred []string
 }
 
+// Machine is the machine of the recorded run, as far as it is known.
+func (r *Recovered) Machine() sim.Machine {
+	return sim.Machine{Capacity: r.Capacity, Total: r.Trace.Meta.DeviceTotal, Limit: r.Limit}
+}
+
 // Config is the run that repeats the recording on a modelled device.
-func (r *Recovered) Config() Config {
-	return Config{Policy: r.Policy, Limit: r.Limit, Capacity: r.Capacity, Total: r.Trace.Meta.DeviceTotal}
+func (r *Recovered) Config() sim.Config {
+	return sim.Config{Policy: r.Policy, Machine: r.Machine()}
 }
 
 // Recover finds out what a PyTorch recording does not say (spec
 // verification.md sections 3 and 6): with a sidecar, configuration, limit and
 // empty_cache calls are known; otherwise they are inferred from the segment
 // events. Traces without recorded segment events come back as they are.
-func Recover(ctx context.Context, tr *traces.Trace, opts RecoverOptions) (*Recovered, error) {
+func Recover(ctx context.Context, tr *traces.Trace, opts Options) (*Recovered, error) {
 	rec := &Recovered{Trace: tr, Version: conf.Latest}
 	if v, err := conf.ParseVersion(tr.Meta.Torch); err == nil {
 		rec.Version = min2(v, conf.Latest)
@@ -117,7 +123,7 @@ func Recover(ctx context.Context, tr *traces.Trace, opts RecoverOptions) (*Recov
 // Check replays a recording under its own configuration and compares every
 // event with what the real allocator did. The error says so when the source
 // has nothing to compare with.
-func Check(ctx context.Context, tr *traces.Trace, opts RecoverOptions) (*CheckResult, error) {
+func Check(ctx context.Context, tr *traces.Trace, opts Options) (*CheckResult, error) {
 	if tr.Recorded == nil || len(tr.Events) == 0 || len(tr.Recorded.Addr) == 0 {
 		return nil, fmt.Errorf("%s (%s) does not say what its allocator did, so there is nothing to check; a PyTorch snapshot with history does", tr.Source, tr.Format)
 	}
@@ -143,22 +149,18 @@ func (r *Recovered) infer(format string, args ...any) {
 }
 
 // limits takes over a limit that is given or recorded.
-func (r *Recovered) limits(opts RecoverOptions) error {
+func (r *Recovered) limits(opts Options) error {
 	r.Fraction = r.Trace.Meta.Fraction
 	if opts.Fraction != 0 {
 		r.Fraction = opts.Fraction
 	}
-	f := r.Fraction
-	if f == 0 {
-		f = r.Policy.Fraction
-	}
-	switch {
-	case opts.Limit != 0:
-		r.Limit = opts.Limit
-	case f < 0 || f > 1 || math.IsNaN(f):
-		return fmt.Errorf("%s: a memory fraction is between 0 and 1, not %v", r.Trace.Source, f)
-	case f != 0 && r.Trace.Meta.DeviceTotal > 0:
-		r.Limit = r.Policy.LimitOf(f, r.Trace.Meta.DeviceTotal)
+	m := sim.Machine{Limit: opts.Limit, Fraction: r.Fraction}
+	if r.Trace.Meta.DeviceTotal > 0 || opts.Limit != 0 {
+		m, err := m.Resolve(r.Policy, r.Trace.Meta.DeviceTotal)
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.Trace.Source, err)
+		}
+		r.Limit = m.Limit
 	}
 	r.LimitLow, r.LimitHigh = r.Limit, r.Limit
 	return nil
@@ -243,7 +245,7 @@ func (r *Recovered) fullDevice() {
 // settler looks for the EmptyCache calls and pools that explain a recording.
 type settler struct {
 	rec    *Recovered
-	runner Runner
+	runner sim.Runner
 	tr     *traces.Trace // with what has been found so far
 	check  *CheckResult
 	empty  int     // calls that were inferred
@@ -252,7 +254,7 @@ type settler struct {
 }
 
 func (s *settler) compare(ctx context.Context, tr *traces.Trace) (*CheckResult, error) {
-	return s.runner.compare(ctx, tr, s.rec.Config())
+	return compare(ctx, &s.runner, tr, s.rec.Config())
 }
 
 // maxEdits bounds the search of settle.
@@ -404,7 +406,7 @@ const overstated = 16 << 20
 func (s *settler) narrowCapacity(ctx context.Context) error {
 	shown := s.rec.Capacity
 	best, bestAt := s, shown
-	for less := int64(granule); less <= overstated; less += granule {
+	for less := int64(sim.Granule); less <= overstated; less += sim.Granule {
 		s.rec.Capacity = shown - less
 		t := &settler{rec: s.rec}
 		if err := t.settle(ctx); err != nil {

@@ -1,0 +1,167 @@
+package planner
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"allocsim/planner/gpus"
+	"allocsim/policies"
+	"allocsim/policies/torch"
+	"allocsim/policies/torch/conf"
+	"allocsim/sim"
+	"allocsim/sim/recovery"
+	"allocsim/traces"
+)
+
+// Case is what a question is about: the requests of a program, what was found
+// out about their recording, the allocator that is set now and the machine. It
+// is made once, by NewCase, from a file and what the user chose; every question
+// is a function of cases.
+type Case struct {
+	Trace *traces.Trace
+	// Recovered is what was found out about the recording; nil for a trace
+	// that is not one.
+	Recovered *recovery.Recovered
+	// Policy is the allocator that is set now.
+	Policy *policies.Spec
+	// Conf is the configuration that is set now as a value, the baseline of a
+	// search; nil = that of Recovered, else PyTorch's default.
+	Conf *conf.Config
+	// Machine is what the allocator may take now.
+	Machine sim.Machine
+}
+
+// Recorded is the case of a recording as it ran.
+func Recorded(rec *recovery.Recovered) Case {
+	return Case{Trace: rec.Trace, Recovered: rec, Policy: rec.Policy, Machine: rec.Machine()}
+}
+
+// Choice is what a user asks for in place of what was recorded. The zero
+// Choice is the recorded run.
+type Choice struct {
+	// Conf is a PYTORCH_CUDA_ALLOC_CONF; nil = as recorded. Policy is
+	// NAME[:OPTIONS] of any allocator; empty = PyTorch's. Only one of the two
+	// is set.
+	Conf   *string
+	Policy string
+	// Version is the PyTorch release whose rules hold; zero = as recorded,
+	// else the latest known.
+	Version conf.Version
+	// Device is another device than the recorded one; nil = the recorded one.
+	Device *sim.Machine
+	// Fraction is set_per_process_memory_fraction's argument in (0,1]; 0 = as
+	// recorded.
+	Fraction float64
+}
+
+// NewCase finds out what a recording does not say and puts what the user chose
+// in place of what was recorded. The error names the option that is wrong.
+func NewCase(ctx context.Context, tr *traces.Trace, choice Choice) (*Case, error) {
+	rec, err := recovery.Recover(ctx, tr, recovery.Options{})
+	if err != nil {
+		return nil, err
+	}
+	rec.Inferred = append(rec.Inferred, choice.VersionNotes(tr)...)
+	c := Recorded(rec)
+	v := choice.ReleaseOf(tr)
+	switch {
+	case choice.Policy != "":
+		if c.Policy, err = ParsePolicy(choice.Policy, v); err != nil {
+			return nil, err
+		}
+	case choice.Conf != nil:
+		if c.Policy, err = torch.Parse(*choice.Conf, v); err != nil {
+			return nil, fmt.Errorf("--conf: %w", err)
+		}
+		set, _ := conf.Parse(*choice.Conf, v)
+		c.Conf = &set
+	case choice.Version != (conf.Version{}):
+		if c.Policy, err = torch.Spec(rec.Conf, v); err != nil {
+			return nil, err
+		}
+	}
+	if choice.Device != nil {
+		c.Machine = *choice.Device
+	}
+	if choice.Fraction != 0 {
+		c.Machine = c.Machine.WithFraction(choice.Fraction)
+	}
+	return &c, nil
+}
+
+// ReleaseOf is the PyTorch release whose rules hold for a trace.
+func (c Choice) ReleaseOf(tr *traces.Trace) conf.Version {
+	if c.Version != (conf.Version{}) {
+		return c.Version
+	}
+	if v, err := conf.ParseVersion(tr.Meta.Torch); err == nil {
+		return v
+	}
+	return conf.Latest
+}
+
+// VersionNotes say that the user asks for other rules than those of the
+// recording, or for newer ones than are known.
+func (c Choice) VersionNotes(tr *traces.Trace) []string {
+	v := c.Version
+	if v == (conf.Version{}) {
+		return nil
+	}
+	var notes []string
+	if was, err := conf.ParseVersion(tr.Meta.Torch); err == nil && was != v {
+		notes = append(notes, fmt.Sprintf("Rules of PyTorch %s; the recording is of %s, and another release may ask for other sizes.", v, was))
+	}
+	if conf.Latest.Compare(v) < 0 {
+		notes = append(notes, fmt.Sprintf("PyTorch %s is newer than what is known; the rules of %s hold.", v, conf.Latest))
+	}
+	return notes
+}
+
+// ParsePolicy reads NAME[:OPTIONS]; PyTorch's options follow the rules of
+// release v.
+func ParsePolicy(s string, v conf.Version) (*policies.Spec, error) {
+	name, options, _ := strings.Cut(s, ":")
+	var spec *policies.Spec
+	var err error
+	if name == torch.Registration.Name {
+		spec, err = torch.Parse(options, v)
+	} else {
+		spec, err = policies.Parse(s)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--policy: %w", err)
+	}
+	return spec, nil
+}
+
+// Config is the run that describes what the program has now.
+func (c *Case) Config() sim.Config {
+	return sim.Config{Policy: c.Policy, Machine: c.Machine}
+}
+
+// on is the case on another machine: the question is about other devices than
+// the recorded one.
+func (c Case) on(m sim.Machine) Case {
+	c.Machine = m
+	return c
+}
+
+// resolved is the case's machine with its limit worked out for a policy.
+func (c *Case) resolved(spec *policies.Spec) (sim.Machine, error) {
+	m, err := c.Machine.Resolve(spec, c.Trace.Meta.DeviceTotal)
+	if err != nil {
+		return m, fmt.Errorf("%s: %w", c.Trace.Source, err)
+	}
+	return m, nil
+}
+
+// OnCard is the machine of a program alone on a card. The error says that the
+// catalogue does not know how much memory the card has.
+func OnCard(card gpus.Card) (sim.Machine, error) {
+	low, _, ok := card.Usable()
+	if !ok {
+		return sim.Machine{}, fmt.Errorf("%s: the catalogue has no memory size for this card; give --capacity from torch.cuda.mem_get_info()", card.Name)
+	}
+	return sim.On(low, card.Total), nil
+}
