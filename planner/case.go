@@ -3,7 +3,6 @@ package planner
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"allocsim/planner/gpus"
 	"allocsim/policies"
@@ -74,8 +73,9 @@ func NewCase(ctx context.Context, tr *traces.Trace, choice Choice) (*Case, error
 		if c.Policy, err = torch.Parse(*choice.Conf, v); err != nil {
 			return nil, fmt.Errorf("--conf: %w", err)
 		}
-		set, _ := conf.Parse(*choice.Conf, v)
-		c.Conf = &set
+		if set, _, ok := torch.ConfigOf(c.Policy); ok {
+			c.Conf = &set
+		}
 	case choice.Version != (conf.Version{}):
 		if c.Policy, err = torch.Spec(rec.Conf, v); err != nil {
 			return nil, err
@@ -121,14 +121,7 @@ func (c Choice) VersionNotes(tr *traces.Trace) []string {
 // ParsePolicy reads NAME[:OPTIONS]; PyTorch's options follow the rules of
 // release v.
 func ParsePolicy(s string, v conf.Version) (*policies.Spec, error) {
-	name, options, _ := strings.Cut(s, ":")
-	var spec *policies.Spec
-	var err error
-	if name == torch.Registration.Name {
-		spec, err = torch.Parse(options, v)
-	} else {
-		spec, err = policies.Parse(s)
-	}
+	spec, err := policies.ParseFor(s, v.String())
 	if err != nil {
 		return nil, fmt.Errorf("--policy: %w", err)
 	}

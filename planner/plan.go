@@ -188,9 +188,8 @@ func (p *capacityPlan) contenders(t *Tuning, v conf.Version) []*setting {
 			out = append(out, &setting{conf: c.Conf, spec: c.spec, options: c.Options})
 		}
 	}
-	const expandable = "expandable_segments:True"
-	if spec, err := torch.Parse(expandable, v); err == nil && !seen[expandable] {
-		out = append(out, &setting{conf: expandable, spec: spec, options: 1})
+	if spec, err := torch.Expandable(v); err == nil && !seen[spec.Options] {
+		out = append(out, &setting{conf: spec.Options, spec: spec, options: 1})
 	}
 	return out
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"allocsim/policies/torch"
+	"allocsim/policies"
 	"allocsim/policies/torch/conf"
 	"allocsim/traces"
 )
@@ -71,11 +71,10 @@ type effect struct {
 
 // effectOf works out the effect of a configuration: options that change
 // nothing for the traces' sizes are left out of it.
-func (s *space) effectOf(c conf.Config) effect {
-	sizes := torch.SizesOf(c, s.version)
+func (s *space) effectOf(c conf.Config, spec *policies.Spec) effect {
 	e := effect{conf: c}
 	for _, n := range s.sizes {
-		block, segment := sizes(n)
+		block, segment := spec.Sizes(n)
 		e.blocks = mix(e.blocks, block)
 		e.segments = mix(e.segments, segment)
 	}
@@ -251,7 +250,7 @@ func (cs *configs) add(c conf.Config) {
 	if slices.Contains(cs.list, c) {
 		return
 	}
-	if _, res := conf.Parse(c.Format(cs.s.version), cs.s.version); !res.OK {
+	if !conf.Check(c, cs.s.version).OK {
 		return
 	}
 	cs.list = append(cs.list, c)
@@ -260,9 +259,8 @@ func (cs *configs) add(c conf.Config) {
 // optionCount is how many options a configuration sets, each entry of a list
 // counted: fewer is simpler.
 func optionCount(c conf.Config, v conf.Version) int {
-	_, res := conf.Parse(c.Format(v), v)
 	n := 0
-	for _, o := range res.Options {
+	for _, o := range conf.Check(c, v).Options {
 		n += 1 + strings.Count(o.Value, ",")
 	}
 	return n

@@ -85,6 +85,10 @@ type Candidate struct {
 	doubted bool
 }
 
+// Spec is the candidate's policy choice; nil for a candidate that was not
+// simulated, such as one read from JSON.
+func (c *Candidate) Spec() *policies.Spec { return c.spec }
+
 // TraceFigures is what one trace does under baseline and winner.
 type TraceFigures struct {
 	Source   string    `json:"source"`
@@ -334,7 +338,7 @@ func (t *tuner) evaluate(ctx context.Context, list []conf.Config, baseline bool)
 		}
 		// What does the same as a candidate that sets less has nothing to add;
 		// the other way round it takes over.
-		e := t.space.effectOf(c)
+		e := t.space.effectOf(c, spec)
 		if same := t.byEffect[e]; same != nil {
 			if cand.Options < same.Options && same != t.cands[0] {
 				same.Conf, same.Options, same.config, same.spec = cand.Conf, cand.Options, c, spec
@@ -490,7 +494,7 @@ func figures(res *sim.Result) Candidate {
 func (t *tuner) async(ctx context.Context) error {
 	c := t.space.plain()
 	c.Backend = conf.CudaMallocAsync
-	if _, res := conf.Parse(c.Format(t.version), t.version); !res.OK {
+	if !conf.Check(c, t.version).OK {
 		return nil
 	}
 	return t.evaluate(ctx, []conf.Config{c}, false)

@@ -94,9 +94,8 @@ func (t *tuner) tight(c *Candidate) string {
 // tooNew names the release that a setting needs, unless the recorded programs
 // run it.
 func (t *tuner) tooNew(c *Candidate) string {
-	_, res := conf.Parse(c.Conf, t.version)
 	var needs conf.Version
-	for _, o := range res.Options {
+	for _, o := range conf.Check(c.config, t.version).Options {
 		if v, err := conf.ParseVersion(o.Since); err == nil && v.Compare(needs) > 0 {
 			needs = v
 		}
@@ -259,9 +258,8 @@ func (t *tuner) why(baseline, best *Candidate) string {
 
 // warnings name what is wrong with the present setting.
 func (t *tuner) warnings() []string {
-	_, res := conf.Parse(t.base.Format(t.version), t.version)
 	var out []string
-	for _, w := range res.Warnings {
+	for _, w := range conf.Check(t.base, t.version).Warnings {
 		out = append(out, w.Message)
 	}
 	if t.base.GCThreshold > 0 && !t.space.collect {

@@ -10,7 +10,6 @@ import (
 	"allocsim/planner"
 	"allocsim/planner/gpus"
 	"allocsim/policies"
-	"allocsim/policies/torch/conf"
 	"allocsim/sim"
 )
 
@@ -43,39 +42,16 @@ func ParetoOf(source string, t *planner.Tuning) *Pareto {
 	return p
 }
 
-// SizeMarks are the sizes at which PyTorch's rules change under a policy of
-// version v (spec pytorch-allocator A2, A3); none for other allocators.
-func SizeMarks(s *policies.Spec, v conf.Version) ([]SizeMark, error) {
-	if s.Name != "torch" {
-		return nil, nil
+// SizeMarks are the sizes at which a policy's rules change.
+func SizeMarks(s *policies.Spec) []SizeMark {
+	if s.Steps == nil {
+		return nil
 	}
-	c, res := conf.Parse(s.Options, v)
-	if !res.OK || c.Backend == conf.CudaMallocAsync {
-		return nil, nil
+	var marks []SizeMark
+	for _, step := range s.Steps() {
+		marks = append(marks, SizeMark{step.At, step.Text})
 	}
-	marks := []SizeMark{
-		{512, "512 B: block sizes are multiples"},
-		{1 << 20, "1 MiB: up to here from small segments of 2 MiB, above from the large pool"},
-		{10 << 20, "10 MiB: below from segments of " + bytesize.Format(c.LargeSegmentSize) + ", from here of the size itself in steps of 2 MiB"},
-	}
-	if c.MaxSplitSize != conf.Unlimited {
-		marks = append(marks, SizeMark{c.MaxSplitSize, "max_split_size " + bytesize.Format(c.MaxSplitSize) + ": larger blocks are not split"})
-	}
-	for i, d := range c.Roundup {
-		if d <= 1 || i > 0 && c.Roundup[i-1] == d {
-			continue
-		}
-		at := int64(1<<20) << i
-		if i == 0 {
-			at = 1
-		}
-		from := "from " + bytesize.Format(at)
-		if i == 0 {
-			from = "from the smallest on"
-		}
-		marks = append(marks, SizeMark{at, from + ": rounded up to 1/" + strconv.FormatInt(d, 10) + " of a power of two"})
-	}
-	return marks, nil
+	return marks
 }
 
 // FitCards chooses up to most rows of cards for a job that needs these

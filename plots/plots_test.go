@@ -24,7 +24,6 @@ import (
 	"allocsim/planner/gpus"
 	"allocsim/plots/internal/plotstest"
 	"allocsim/policies"
-	"allocsim/policies/torch/conf"
 	"allocsim/sim"
 	"allocsim/traces"
 )
@@ -68,10 +67,7 @@ func figures(t testing.TB, name string) map[string]Figure {
 		cmp.Outcomes = append(cmp.Outcomes, o)
 		needs = append(needs, o.Reserved)
 		if i == 0 {
-			marks, err := SizeMarks(plotstest.Spec(t, "torch:max_split_size_mb:128,roundup_power2_divisions:[256:2,512:4,>:8]"), conf.Latest)
-			if err != nil {
-				t.Fatal(err)
-			}
+			marks := SizeMarks(plotstest.Spec(t, "torch:max_split_size_mb:128,roundup_power2_divisions:[256:2,512:4,>:8]"))
 			out["sizes"] = &Sizes{Source: name, Policy: p, Bins: z.Bins(), Marks: marks}
 		}
 	}

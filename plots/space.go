@@ -7,7 +7,6 @@ import (
 
 	"allocsim/internal/bytesize"
 	"allocsim/policies"
-	"allocsim/policies/torch/conf"
 	"allocsim/sim"
 	"allocsim/traces"
 )
@@ -394,17 +393,13 @@ func (r *SpaceRecorder) Curves(tr *traces.Trace, axis Axis) {
 	r.curve = NewScale(tr, axis, r.curve.Columns)
 }
 
-// pageSizes are the pages in which a policy maps expandable segments: 2 MiB
-// for the small pool, large_segment_size_mb for the large one (spec
-// pytorch-allocator A4).
+// pageSizes are the pages in which a policy maps segments of its small and its
+// large pool.
 func pageSizes(policy *policies.Spec) [2]int64 {
-	pages := [2]int64{2 * bytesize.MiB, 20 * bytesize.MiB}
-	if policy != nil && policy.Name == "torch" {
-		if c, res := conf.Parse(policy.Options, conf.Latest); res.OK && c.LargeSegmentSize > 0 {
-			pages[1] = c.LargeSegmentSize
-		}
+	if policy == nil || policy.Page == nil {
+		return [2]int64{2 * bytesize.MiB, 20 * bytesize.MiB} // PyTorch's
 	}
-	return pages
+	return [2]int64{policy.Page(true), policy.Page(false)}
 }
 
 func (r *SpaceRecorder) tracers() []*tracer {

@@ -22,34 +22,6 @@ type Env struct {
 	Reuse Policy
 }
 
-// Spec is a parsed policy choice: it can make any number of policies.
-type Spec struct {
-	// Name is the registered name, such as "torch".
-	Name string
-	// Options is the text after the colon in normal form.
-	Options string
-	// Fraction is the memory fraction that the options themselves set
-	// (PyTorch's per_process_memory_fraction); 0 = not set.
-	Fraction float64
-	// LimitOf turns a memory fraction in [0,1] of a device of total bytes into
-	// a limit in bytes, 0 = none; nil means trunc(fraction × total), none at
-	// 1.
-	LimitOf func(fraction float64, total int64) int64
-	// Notes say what a user should know about results of this policy, such as
-	// that it is an approximation.
-	Notes []string
-	// New makes a policy. The error says why Env does not suit it.
-	New func(Env) (Policy, error)
-}
-
-// String is what Parse takes.
-func (s *Spec) String() string {
-	if s.Options == "" {
-		return s.Name
-	}
-	return s.Name + ":" + s.Options
-}
-
 // Registration describes one allocator.
 type Registration struct {
 	Name string
@@ -62,6 +34,10 @@ type Registration struct {
 	// Parse reads the text after the colon (empty when there is none). Errors
 	// name the option and what it takes.
 	Parse func(options string) (*Spec, error)
+	// ParseFor reads the options under the rules of a release of the
+	// allocator's framework, such as "2.6"; empty is the latest. nil if they
+	// are the same for all.
+	ParseFor func(options, release string) (*Spec, error)
 }
 
 var registry struct {
@@ -96,7 +72,11 @@ func Registered() []Registration {
 }
 
 // Parse reads "NAME" or "NAME:OPTIONS".
-func Parse(s string) (*Spec, error) {
+func Parse(s string) (*Spec, error) { return ParseFor(s, "") }
+
+// ParseFor is Parse under the rules of a release of the allocator's framework,
+// where they differ by release; empty is the latest.
+func ParseFor(s, release string) (*Spec, error) {
 	name, options, _ := strings.Cut(s, ":")
 	name = strings.TrimSpace(name)
 	registry.RLock()
@@ -113,7 +93,11 @@ func Parse(s string) (*Spec, error) {
 		}
 		return nil, fmt.Errorf("unknown policy %q%s; known: %s", name, hint, strings.Join(names, ", "))
 	}
-	spec, err := r.Parse(options)
+	parse := r.Parse
+	if r.ParseFor != nil && release != "" {
+		parse = func(options string) (*Spec, error) { return r.ParseFor(options, release) }
+	}
+	spec, err := parse(options)
 	if err != nil {
 		return nil, fmt.Errorf("policy %s: %w", name, err)
 	}

@@ -1,10 +1,5 @@
 package sim
 
-import (
-	"allocsim/policies"
-	"allocsim/policies/torch/conf"
-)
-
 // Document is a Result in the form of the `replay` command's JSON. Sizes are
 // bytes, times µs.
 type Document struct {
@@ -92,10 +87,4 @@ func orNull(n int64) *int64 {
 		return nil
 	}
 	return &n
-}
-
-// IsDefaultTorch reports that a policy is PyTorch's allocator without any
-// option: what runs when nothing is set.
-func IsDefaultTorch(s *policies.Spec) bool {
-	return s.Name == "torch" && s.Options == conf.Default(conf.Latest).String()
 }

@@ -5,43 +5,63 @@ import (
 	"fmt"
 
 	"allocsim/policies"
-	"allocsim/policies/packing"
 	"allocsim/traces"
 )
 
-// plan completes the policy packing, which must see the whole trace before it
-// can serve the first request; other policies stay as they are. The plan is
-// kept for the next run of the same trace.
-func (r *Runner) plan(ctx context.Context, tr *traces.Trace, spec *policies.Spec) (*policies.Spec, error) {
-	if spec == nil || spec.Name != packing.Name {
+// prepared is a policy choice completed for a trace.
+type prepared struct {
+	trace *traces.Trace
+	asked string // what it was made from
+	spec  *policies.Spec
+}
+
+// prepare completes a policy that must know the whole trace before it can serve
+// the first request; others stay as they are. The result is kept for the next
+// run of the same trace.
+func (r *Runner) prepare(ctx context.Context, tr *traces.Trace, spec *policies.Spec) (*policies.Spec, error) {
+	if spec == nil || spec.Prepare == nil {
 		return spec, nil
 	}
-	if r.planFor == tr && r.planOptions == spec.Options {
-		return r.planned, nil
+	if r.prepared.trace == tr && r.prepared.asked == spec.String() {
+		return r.prepared.spec, nil
 	}
-	opts, err := packing.ParseOptions(spec.Options)
+	done, err := spec.Prepare(ctx, futureOf(tr))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: prepare %s: %w", tr.Source, spec, err)
 	}
-	var log packing.Log
+	r.prepared = prepared{tr, spec.String(), done}
+	return done, nil
+}
+
+// futureOf is the calls that a run of the trace makes if every request is
+// served.
+func futureOf(tr *traces.Trace) *policies.Future {
+	run := &policies.Future{}
 	index := make([]int, tr.NumBlocks)
+	malloc := func(size int64) int {
+		run.Lifetimes = append(run.Lifetimes, policies.Lifetime{Size: size, Malloc: run.Calls, Free: -1})
+		run.Calls++
+		return len(run.Lifetimes) - 1
+	}
+	free := func(i int) {
+		run.Lifetimes[i].Free = run.Calls
+		run.Calls++
+	}
 	for i := range tr.Events {
 		switch e := &tr.Events[i]; e.Kind {
 		case traces.Alloc:
-			index[e.ID] = log.Malloc(e.Size)
+			index[e.ID] = malloc(e.Size)
 		case traces.OOM:
 			// The run gives such a block back at once.
-			log.Free(log.Malloc(e.Size))
+			free(malloc(e.Size))
 		case traces.Free, traces.FreeCompleted:
-			log.Free(index[e.ID])
+			free(index[e.ID])
 		}
 	}
-	buffers := log.Buffers()
-	placement, err := packing.Pack(ctx, buffers, opts)
-	if err != nil {
-		return nil, fmt.Errorf("%s: pack: %w", tr.Source, err)
+	for i := range run.Lifetimes {
+		if l := &run.Lifetimes[i]; l.Free < 0 {
+			l.Free = run.Calls
+		}
 	}
-	planned := packing.Planned(spec, packing.NewPlan(buffers, placement))
-	r.planFor, r.planOptions, r.planned = tr, spec.Options, planned
-	return planned, nil
+	return run
 }

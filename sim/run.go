@@ -42,18 +42,15 @@ func Run(ctx context.Context, tr *traces.Trace, cfg Config, obs ...Observer) (*R
 // Runner runs traces one after the other and reuses its memory between runs.
 // The zero Runner is ready. It is used by one goroutine.
 type Runner struct {
-	handles []policies.Handle // by block id; 0 = not live
-	done    policies.Policy   // of the last run: the next may have its memory
-	// The last offline plan.
-	planFor     *traces.Trace
-	planOptions string
-	planned     *policies.Spec
+	handles  []policies.Handle // by block id; 0 = not live
+	done     policies.Policy   // of the last run: the next may have its memory
+	prepared prepared
 }
 
 // Run is the function Run.
 func (r *Runner) Run(ctx context.Context, tr *traces.Trace, cfg Config, obs ...Observer) (*Result, error) {
 	var err error
-	if cfg.Policy, err = r.plan(ctx, tr, cfg.Policy); err != nil {
+	if cfg.Policy, err = r.prepare(ctx, tr, cfg.Policy); err != nil {
 		return nil, err
 	}
 	run, err := r.Start(tr, cfg, obs...)

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"allocsim/policies"
+	"allocsim/policies/torch"
+	"allocsim/policies/torch/conf"
 	"allocsim/sim"
 	"allocsim/traces"
 	"allocsim/validate/cuda"
@@ -14,7 +16,7 @@ import (
 
 // onTorch is the engine torch.
 func onTorch(ctx context.Context, tr *traces.Trace, o Options) (*Report, error) {
-	if o.Config.Policy.Name != "torch" {
+	if c, _, ok := torch.ConfigOf(o.Config.Policy); !ok || c.Backend != conf.Native {
 		return nil, fmt.Errorf("validate: the engine torch runs PyTorch's own native allocator, so it cannot confirm the policy %s", o.Config.Policy.Name)
 	}
 	p, err := predictTorch(ctx, tr, o)

@@ -51,7 +51,7 @@ segments.`,
 				specs = append(specs, spec)
 			}
 			if len(specs) == 0 {
-				spec, err := torch.Parse("expandable_segments:True", v)
+				spec, err := torch.Expandable(v)
 				if err != nil {
 					return err
 				}

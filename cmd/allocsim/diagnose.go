@@ -143,9 +143,10 @@ func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose
 	o := res.OOMs[0]
 	opts.Conf, opts.ConfKnown, opts.Trace = rec.Policy.Options, true, path
 	opts.Version = rec.Version
+	_, segment := rec.Policy.Sizes(o.Requested)
 	facts := diagnose.Facts{
 		// The message names the segment, not the tensor.
-		Requested: torch.SegmentSize(rec.Conf, rec.Version, o.Requested),
+		Requested: segment,
 		Reserved:  o.Reserved, Allocated: o.Allocated,
 		DeviceFree: o.DeviceFree, Total: tr.Meta.DeviceTotal, Limit: rec.Limit, LargestFree: o.LargestFree, GPU: tr.Device,
 	}

@@ -243,24 +243,13 @@ type variant struct {
 	spec *policies.Spec
 }
 
-// nameOf is what a policy is called in a figure.
-func nameOf(s *policies.Spec) string {
-	switch {
-	case s.Name != "torch":
-		return s.String()
-	case s.Options == "":
-		return "PyTorch's defaults"
-	}
-	return s.Options
-}
-
 // variants are the runs that the flags ask for: the recorded setting unless
 // they name others, and the best.
 func (c *canvas) variants(more ...string) ([]variant, error) {
 	var out []variant
 	seen := make(map[string]bool)
 	add := func(s *policies.Spec) {
-		if n := nameOf(s); !seen[n] {
+		if n := s.Label(); !seen[n] {
 			seen[n] = true
 			out = append(out, variant{n, s})
 			c.shown = append(c.shown, s.String())
@@ -297,11 +286,7 @@ func (c *canvas) variants(more ...string) ([]variant, error) {
 		if err != nil {
 			return nil, err
 		}
-		spec, err := torch.Parse(t.Best.Conf, v)
-		if err != nil {
-			return nil, err
-		}
-		add(spec)
+		add(t.Best.Spec())
 	}
 	return out, nil
 }
@@ -400,11 +385,7 @@ func (c *canvas) sizes() (plots.Figure, error) {
 	if _, err := c.simulate(vs[0], r); err != nil {
 		return nil, err
 	}
-	marks, err := plots.SizeMarks(vs[0].spec, c.env.version(c.Trace))
-	if err != nil {
-		return nil, err
-	}
-	return &plots.Sizes{Source: c.source, Policy: vs[0].name, Bins: r.Bins(), Marks: marks}, nil
+	return &plots.Sizes{Source: c.source, Policy: vs[0].name, Bins: r.Bins(), Marks: plots.SizeMarks(vs[0].spec)}, nil
 }
 
 func (c *canvas) compare() (plots.Figure, error) {

@@ -271,13 +271,7 @@ func (b *builder) policies(i int) ([]string, []*policies.Spec, error) {
 			return
 		}
 		seen[s.String()] = true
-		name := s.Options
-		switch {
-		case s.Name != "torch":
-			name = s.String()
-		case name == "":
-			name = "PyTorch's defaults"
-		}
+		name := s.Label()
 		if what != "" {
 			name = what + ": " + name
 		}
@@ -285,15 +279,16 @@ func (b *builder) policies(i int) ([]string, []*policies.Spec, error) {
 		specs = append(specs, s)
 	}
 	add("now", b.jobs[i].Policy)
-	for _, c := range []struct{ what, conf string }{{"best", b.tuning.Best.Conf}, {"", ""}, {"", "expandable_segments:True"}} {
-		s, err := torch.Parse(c.conf, v)
-		if err != nil {
-			if c.what != "" {
-				return nil, nil, err
-			}
-			continue // an old PyTorch without the option
-		}
-		add(c.what, s)
+	if best := b.tuning.Best.Spec(); best != nil {
+		add("best", best)
+	}
+	plain, err := torch.Spec(conf.Default(v), v)
+	if err != nil {
+		return nil, nil, err
+	}
+	add("", plain)
+	if s, err := torch.Expandable(v); err == nil { // else an old PyTorch
+		add("", s)
 	}
 	return names, specs, nil
 }
@@ -379,10 +374,7 @@ func (b *builder) figures(tv *traceView, runs []*run, i int) error {
 			frag.Runs = append(frag.Runs, plots.FragmentationRun{Name: r.Name, Fragments: r.frags})
 		}
 	}
-	marks, err := plots.SizeMarks(runs[0].result.Policy, b.version())
-	if err != nil {
-		return err
-	}
+	marks := plots.SizeMarks(runs[0].result.Policy)
 	sizes := &plots.Sizes{Source: tv.Name, Policy: runs[0].Name, Bins: runs[0].sizes.Bins(), Marks: marks}
 	height := 4.4
 	if len(runs) > 1 {

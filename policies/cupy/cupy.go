@@ -56,6 +56,10 @@ func parse(text string) (*policies.Spec, error) {
 		Notes: []string{
 			"cupy: which of several free blocks of equal size CuPy reuses depends on object addresses in its process; the lowest address is taken here.",
 		},
+		Sizes: func(size int64) (block, segment int64) {
+			block = heap.Round(size, unit)
+			return block, block
+		},
 		New: func(env policies.Env) (policies.Policy, error) {
 			p, err := newPool(env, c, upstream)
 			if err != nil {

@@ -38,7 +38,11 @@ func parse(text string) (*policies.Spec, error) {
 	return &policies.Spec{
 		Name:    "direct",
 		Options: o.Normal(),
-		New:     func(env policies.Env) (policies.Policy, error) { return newAllocator(env, round), nil },
+		Sizes: func(size int64) (block, segment int64) {
+			block = heap.Round(size, round)
+			return block, block
+		},
+		New: func(env policies.Env) (policies.Policy, error) { return newAllocator(env, round), nil },
 	}, nil
 }
 

@@ -7,9 +7,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
+
+	"allocsim/policies"
 )
 
 // shared reads a file of other people's instances, which are not part of the
@@ -127,33 +130,33 @@ func random(n int, seed uint64) []Buffer {
 // stay, activations that go in reverse order, temporaries of varying size.
 func training(n int) []Buffer {
 	rng := rand.New(rand.NewPCG(1, 1))
-	var log Log
+	var log callLog
 	size := func() int64 { return 512 << rng.IntN(16) }
 	for range 600 {
-		log.Malloc(size())
+		log.malloc(size())
 	}
 	layers := make([]int64, 1000)
 	for i := range layers {
 		layers[i] = size()
 	}
-	for len(log.buffers) < n {
+	for len(log.run.Lifetimes) < n {
 		scale := 1 + rng.Int64N(64) // a batch of its own length
 		var kept []int
 		for _, s := range layers {
-			x := log.Malloc(s * scale / 32)
-			t := log.Malloc(s * scale / 64)
-			log.Free(t)
+			x := log.malloc(s * scale / 32)
+			t := log.malloc(s * scale / 64)
+			log.free(t)
 			kept = append(kept, x)
 		}
 		for i := len(kept) - 1; i >= 0; i-- {
-			g := log.Malloc(layers[i] * scale / 32)
-			t := log.Malloc(layers[i])
-			log.Free(kept[i])
-			log.Free(g)
-			log.Free(t)
+			g := log.malloc(layers[i] * scale / 32)
+			t := log.malloc(layers[i])
+			log.free(kept[i])
+			log.free(g)
+			log.free(t)
 		}
 	}
-	return log.Buffers()
+	return log.buffers()
 }
 
 // BenchmarkPack shows the time for whole programs with the default budget, and
@@ -215,4 +218,31 @@ func BenchmarkBound(b *testing.B) {
 	for b.Loop() {
 		Bound(bs)
 	}
+}
+
+// callLog notes the calls of a program.
+type callLog struct{ run policies.Future }
+
+// malloc notes a request and returns its index.
+func (l *callLog) malloc(size int64) int {
+	l.run.Lifetimes = append(l.run.Lifetimes, policies.Lifetime{Size: size, Malloc: l.run.Calls, Free: -1})
+	l.run.Calls++
+	return len(l.run.Lifetimes) - 1
+}
+
+// free notes that the bytes of request i can be used again.
+func (l *callLog) free(i int) {
+	l.run.Lifetimes[i].Free = l.run.Calls
+	l.run.Calls++
+}
+
+// buffers are those of the calls so far; what was not freed lives to the end.
+func (l *callLog) buffers() []Buffer {
+	run := policies.Future{Lifetimes: slices.Clone(l.run.Lifetimes), Calls: l.run.Calls}
+	for i := range run.Lifetimes {
+		if run.Lifetimes[i].Free < 0 {
+			run.Lifetimes[i].Free = run.Calls
+		}
+	}
+	return Buffers(&run)
 }

@@ -2,6 +2,7 @@ package packing
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,40 +16,44 @@ import (
 const Name = "packing"
 
 // Granularity is the multiple of bytes to which GPU allocators round sizes and
-// align blocks; [Log] uses it.
+// align blocks; [Buffers] uses it.
 const Granularity = 512
 
 // Registration makes the policy known as "packing". Placement needs the whole
-// trace at once, which a policy never sees, so the Spec that Parse returns
-// cannot make policies on its own: whoever has the trace packs it with
-// [ParseOptions] and [Pack] and completes the Spec with [Planned].
+// run at once, so the Spec that Parse returns makes no policies; the one that
+// its Prepare returns does.
 var Registration = policies.Registration{
 	Name:    Name,
 	Aliases: []string{"offline", "optimal", "minimalloc"},
 	Doc:     "offline placement with full knowledge of the trace: what perfect placement would need",
 	Options: "budget=100000000 (steps of about 10 ns, 0 = only the first heuristic), seed=0",
 	Parse: func(text string) (*policies.Spec, error) {
-		_, normal, err := parse(text)
+		o, normal, err := parse(text)
 		if err != nil {
 			return nil, err
 		}
-		return &policies.Spec{
+		s := &policies.Spec{
 			Name:    Name,
 			Options: normal,
+			Config:  o,
 			Notes:   []string{"Offline placement: it knows every allocation and free in advance, which no allocator in a program can."},
 			New:     func(policies.Env) (policies.Policy, error) { return nil, ErrNoPlan },
-		}, nil
+		}
+		s.Prepare = func(ctx context.Context, run *policies.Future) (*policies.Spec, error) {
+			buffers := Buffers(run)
+			placement, err := Pack(ctx, buffers, o)
+			if err != nil {
+				return nil, err
+			}
+			return Planned(s, NewPlan(buffers, placement)), nil
+		}
+		return s, nil
 	},
 }
 
-// ErrNoPlan is what a Spec of the registration returns from New.
+// ErrNoPlan is what a Spec of the registration returns from New before it has
+// been prepared.
 var ErrNoPlan = errors.New("packing needs the whole trace in advance, so it cannot serve requests one by one")
-
-// ParseOptions reads the options of a Spec of this policy.
-func ParseOptions(text string) (Options, error) {
-	o, _, err := parse(text)
-	return o, err
-}
 
 func parse(text string) (Options, string, error) {
 	s := options.Parse(text, "budget", "seed")
@@ -64,40 +69,17 @@ func parse(text string) (Options, string, error) {
 	return Options{Budget: budget, Seed: uint64(seed)}, s.Normal(), nil
 }
 
-// Log turns the calls of a program into buffers: time is the number of calls
-// so far, and sizes are rounded up to Granularity and aligned to it. The zero
-// value is empty.
-type Log struct {
-	buffers []Buffer
-	now     int64
-}
-
-// Malloc notes a request of size > 0 bytes and returns its index, which counts
-// the requests from 0.
-func (l *Log) Malloc(size int64) int {
-	l.buffers = append(l.buffers, Buffer{
-		ID: int64(len(l.buffers)), Lower: l.now, Upper: -1,
-		Size: (size + Granularity - 1) / Granularity * Granularity, Alignment: Granularity,
-	})
-	l.now++
-	return len(l.buffers) - 1
-}
-
-// Free notes that the bytes of request i can be used again.
-func (l *Log) Free(i int) {
-	l.buffers[i].Upper = l.now
-	l.now++
-}
-
-// Buffers returns the buffers; those that were not freed live to the end. The
-// Log must not be used afterwards.
-func (l *Log) Buffers() []Buffer {
-	for i := range l.buffers {
-		if l.buffers[i].Upper < 0 {
-			l.buffers[i].Upper = l.now
+// Buffers are the requests of a run: sizes are rounded up to Granularity and
+// aligned to it, time is the number of calls so far.
+func Buffers(run *policies.Future) []Buffer {
+	buffers := make([]Buffer, len(run.Lifetimes))
+	for i, l := range run.Lifetimes {
+		buffers[i] = Buffer{
+			ID: int64(i), Lower: l.Malloc, Upper: l.Free,
+			Size: (l.Size + Granularity - 1) / Granularity * Granularity, Alignment: Granularity,
 		}
 	}
-	return l.buffers
+	return buffers
 }
 
 // Plan is a placement made for a run: the i-th request gets Sizes[i] bytes at
@@ -120,6 +102,7 @@ func NewPlan(buffers []Buffer, p Placement) Plan {
 // Planned completes a Spec of the registration: its policies follow the plan.
 func Planned(spec *policies.Spec, plan Plan) *policies.Spec {
 	s := *spec
+	s.Prepare = nil
 	s.New = func(env policies.Env) (policies.Policy, error) { return NewPlanned(env, plan) }
 	return &s
 }

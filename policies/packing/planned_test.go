@@ -37,22 +37,22 @@ func TestPlanned(t *testing.T) {
 			size   int64
 		}
 		var calls []call
-		var log Log
+		var log callLog
 		var live []int
 		for range rapid.IntRange(1, 60).Draw(t, "calls") {
 			if len(live) > 0 && rapid.Bool().Draw(t, "free") {
 				k := rapid.IntRange(0, len(live)-1).Draw(t, "which")
-				log.Free(live[k])
+				log.free(live[k])
 				calls = append(calls, call{i: live[k]})
 				live = append(live[:k], live[k+1:]...)
 				continue
 			}
 			size := rapid.Int64Range(1, 1<<20).Draw(t, "size")
-			i := log.Malloc(size)
+			i := log.malloc(size)
 			live = append(live, i)
 			calls = append(calls, call{true, i, size})
 		}
-		bs := log.Buffers()
+		bs := log.buffers()
 		p, err := Pack(context.Background(), bs, Options{Budget: -1})
 		if err != nil {
 			t.Fatal(err)
@@ -141,14 +141,18 @@ func TestRegistration(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"budget=x", "seed=-1", "time=3", "budget=-1"} {
-		if _, err := ParseOptions(text); err == nil {
+		if _, err := Registration.Parse(text); err == nil {
 			t.Errorf("%q is accepted", text)
 		}
 	}
-	if o, err := ParseOptions("budget=7,seed=9"); err != nil || o.Budget != 7 || o.Seed != 9 {
-		t.Errorf("%+v, %v", o, err)
+	if s, err := Registration.Parse("budget=7,seed=9"); err != nil || s.Config.(Options).Budget != 7 || s.Config.(Options).Seed != 9 {
+		t.Errorf("%+v, %v", s, err)
 	}
-	if o, err := ParseOptions("budget=0"); err != nil || o.Budget >= 0 {
-		t.Errorf("budget=0 is %+v, %v", o, err)
+	s, err := Registration.Parse("budget=7,seed=9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := s.Config.(Options); o.Budget != 7 || o.Seed != 9 {
+		t.Errorf("%+v", o)
 	}
 }

@@ -58,27 +58,57 @@ var Registration = policies.Registration{
 	Parse: parse,
 }
 
-type config struct {
-	threshold int64 // bytes; unlimited = never release
-	max       int64 // bytes; 0 = none
-	limitUsed bool
+// Never is the Threshold of a pool that keeps all that it has.
+const Never = unlimited
+
+// Config is the options as a value. The zero value is a pool that gives back
+// what it can at every trim and is limited by the device alone.
+type Config struct {
+	// Threshold is the release threshold: a trim leaves at least this many
+	// bytes; Never keeps all.
+	Threshold int64
+	// Max is the pool's largest size in bytes; 0 = none.
+	Max int64
+	// LimitCountsUsed lets the memory limit count the bytes in use, as
+	// PyTorch does with this backend, not those reserved.
+	LimitCountsUsed bool
 }
 
 func parse(text string) (*policies.Spec, error) {
 	o := options.Parse(text, "threshold", "max", "limit-counts")
-	c := config{threshold: unlimited}
-	o.SizeOrWord("threshold", &c.threshold, "max", unlimited)
-	o.Size("max", &c.max, 0)
+	c := Config{Threshold: Never}
+	o.SizeOrWord("threshold", &c.Threshold, "max", Never)
+	o.Size("max", &c.Max, 0)
 	counts := "reserved"
 	o.Choice("limit-counts", &counts, "reserved", "used")
-	c.limitUsed = counts == "used"
+	c.LimitCountsUsed = counts == "used"
 	if err := o.Err(); err != nil {
 		return nil, err
+	}
+	return Spec(c), nil
+}
+
+// Spec returns the policy choice for a configuration.
+func Spec(c Config) *policies.Spec {
+	var o options.Set
+	if c.Threshold != Never {
+		o.Keep("threshold", options.Size(c.Threshold))
+	}
+	if c.Max != 0 {
+		o.Keep("max", options.Size(c.Max))
+	}
+	if c.LimitCountsUsed {
+		o.Keep("limit-counts", "used")
 	}
 	return &policies.Spec{
 		Name:    "stream",
 		Options: o.Normal(),
 		Notes:   Notes,
+		Sizes: func(size int64) (block, segment int64) {
+			block = heap.Round(size, fitted.unit)
+			return block, heap.Round(block, 1<<fitted.shift)
+		},
+		Page: func(bool) int64 { return 1 << fitted.shift },
 		New: func(env policies.Env) (policies.Policy, error) {
 			p, err := newPool(env, c, fitted)
 			if err != nil {
@@ -86,7 +116,7 @@ func parse(text string) (*policies.Spec, error) {
 			}
 			return p, nil
 		},
-	}, nil
+	}
 }
 
 // rules are the parts of the rule that the tests bend to show that the logs
@@ -111,7 +141,7 @@ type slot struct {
 type pool struct {
 	heap.Heap
 	rules
-	config
+	Config
 	chunk     int64 // bytes
 	base      uint64
 	room      int64 // bytes of the reservation
@@ -126,8 +156,8 @@ type pool struct {
 	mapped, holed *heap.Sizes
 }
 
-func newPool(env policies.Env, c config, r rules) (*pool, error) {
-	p := &pool{rules: r, config: c, chunk: 1 << r.shift, limit: env.Limit, room: 1 << 45}
+func newPool(env policies.Env, c Config, r rules) (*pool, error) {
+	p := &pool{rules: r, Config: c, chunk: 1 << r.shift, limit: env.Limit, room: 1 << 45}
 	if total := env.Device.Total(); total > 0 && total < 1<<41 {
 		// Holes in the address space cost nothing; this is ample.
 		p.room = max(16*total, 1<<40) &^ (p.chunk - 1)
@@ -176,7 +206,7 @@ func (p *pool) Malloc(r policies.Request) (policies.Block, error) {
 		return policies.Block{}, err
 	}
 	size := heap.Round(r.Size, p.rules.unit)
-	if p.limit > 0 && p.limitUsed && r.Size > p.limit-p.Counters.ActiveBytes[policies.All].Current {
+	if p.limit > 0 && p.LimitCountsUsed && r.Size > p.limit-p.Counters.ActiveBytes[policies.All].Current {
 		return policies.Block{}, p.OutOfMemory(r, size, errLimit)
 	}
 	b := p.find(size)
@@ -268,10 +298,10 @@ func (p *pool) create(first, last, skip, count int) error {
 		return nil
 	}
 	reserved := p.Counters.ReservedBytes[policies.All].Current + int64(count)*p.chunk
-	if p.config.max > 0 && reserved > max(p.config.max&^(p.chunk-1), p.chunk) {
+	if p.Max > 0 && reserved > max(p.Max&^(p.chunk-1), p.chunk) {
 		return errMax
 	}
-	if p.limit > 0 && !p.limitUsed && reserved > p.limit {
+	if p.limit > 0 && !p.LimitCountsUsed && reserved > p.limit {
 		return errLimit
 	}
 	for i := first; skip > 0; i++ {
@@ -463,8 +493,8 @@ func (p *pool) release(b int32) error {
 	if b != p.rest {
 		p.enter(b)
 	}
-	if p.threshold < p.Counters.ReservedBytes[policies.All].Current {
-		return p.trim(p.threshold)
+	if p.Threshold < p.Counters.ReservedBytes[policies.All].Current {
+		return p.trim(p.Threshold)
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ func replay(t *testing.T, path string, r rules) (operations, wrong, first int) {
 		t.Fatal(err)
 	}
 	reserved, peak, allocated := l.Column("reserved"), l.Column("reserved_peak"), l.Column("allocated")
-	p, err := newPool(policies.Env{Device: policytest.NewDevice(0)}, config{threshold: unlimited}, r)
+	p, err := newPool(policies.Env{Device: policytest.NewDevice(0)}, Config{Threshold: Never}, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		// Small chunks and blocks of few sizes make ties and moves frequent.
 		r := rules{unit: 512, shift: 12, lowestMove: rapid.Bool().Draw(t, "lowest"), oneStep: rapid.Bool().Draw(t, "one step")}
-		p, err := newPool(policies.Env{Device: policytest.NewDevice(0)}, config{threshold: unlimited}, r)
+		p, err := newPool(policies.Env{Device: policytest.NewDevice(0)}, Config{Threshold: Never}, r)
 		if err != nil {
 			t.Fatal(err)
 		}

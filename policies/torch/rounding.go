@@ -2,7 +2,10 @@ package torch
 
 import (
 	"math/bits"
+	"strconv"
 
+	"allocsim/internal/bytesize"
+	"allocsim/policies"
 	"allocsim/policies/torch/conf"
 )
 
@@ -87,4 +90,32 @@ func (p *sizer) segmentSize(size int64) int64 {
 		return p.conf.LargeSegmentSize
 	}
 	return (size + roundLarge - 1) &^ (roundLarge - 1)
+}
+
+// steps are the sizes at which the rules change under a configuration (spec A2,
+// A3).
+func steps(c conf.Config) []policies.Step {
+	steps := []policies.Step{
+		{At: minBlockSize, Text: "512 B: block sizes are multiples"},
+		{At: smallSize, Text: "1 MiB: up to here from small segments of 2 MiB, above from the large pool"},
+		{At: minLargeAlloc, Text: "10 MiB: below from segments of " + bytesize.Format(c.LargeSegmentSize) + ", from here of the size itself in steps of 2 MiB"},
+	}
+	if c.MaxSplitSize != conf.Unlimited {
+		steps = append(steps, policies.Step{At: c.MaxSplitSize, Text: "max_split_size " + bytesize.Format(c.MaxSplitSize) + ": larger blocks are not split"})
+	}
+	for i, d := range c.Roundup {
+		if d <= 1 || i > 0 && c.Roundup[i-1] == d {
+			continue
+		}
+		at := int64(1<<20) << i
+		if i == 0 {
+			at = 1
+		}
+		from := "from " + bytesize.Format(at)
+		if i == 0 {
+			from = "from the smallest on"
+		}
+		steps = append(steps, policies.Step{At: at, Text: from + ": rounded up to 1/" + strconv.FormatInt(d, 10) + " of a power of two"})
+	}
+	return steps
 }

@@ -23,6 +23,7 @@ import (
 	"math"
 
 	"allocsim/policies"
+	"allocsim/policies/stream"
 	"allocsim/policies/torch/conf"
 )
 
@@ -44,6 +45,13 @@ var Registration = policies.Registration{
 	Options: "PYTORCH_CUDA_ALLOC_CONF's own syntax, e.g. torch:expandable_segments:True",
 	Parse: func(options string) (*policies.Spec, error) {
 		return Parse(options, conf.Latest)
+	},
+	ParseFor: func(options, release string) (*policies.Spec, error) {
+		v, err := conf.ParseVersion(release)
+		if err != nil {
+			return nil, err
+		}
+		return Parse(options, v)
 	},
 }
 
@@ -159,33 +167,70 @@ func Parse(options string, v conf.Version) (*policies.Spec, error) {
 // Spec returns the policy choice for a configuration under the rules of a
 // PyTorch release.
 func Spec(c conf.Config, v conf.Version) (*policies.Spec, error) {
-	if c.Backend == conf.CudaMallocAsync {
-		s, err := policies.Parse("stream:limit-counts=used")
-		if err != nil {
-			return nil, fmt.Errorf("backend:cudaMallocAsync: %w", err)
-		}
-		async := *s
-		async.Fraction = fractionOf(c)
-		async.Notes = append([]string{"backend:cudaMallocAsync is simulated as the policy stream; the native allocator's options have no effect."}, s.Notes...)
-		return &async, nil
-	}
 	rules := v.Rules()
+	limitOf := func(fraction float64, total int64) int64 {
+		if fraction >= 1 && !rules.FractionOneLimits {
+			return 0
+		}
+		return int64(fraction * float64(total))
+	}
+	if c.Backend == conf.CudaMallocAsync {
+		s := stream.Spec(stream.Config{Threshold: stream.Never, LimitCountsUsed: true})
+		s.Config, s.Fraction, s.LimitOf = configured{c, v}, fractionOf(c), limitOf
+		s.Notes = append([]string{"backend:cudaMallocAsync is simulated as the policy stream; the native allocator's options have no effect."}, s.Notes...)
+		return s, nil
+	}
 	s := &policies.Spec{
 		Name:     "torch",
 		Options:  c.Format(v),
+		Title:    "PyTorch's defaults",
+		Config:   configured{c, v},
 		Fraction: fractionOf(c),
-		LimitOf: func(fraction float64, total int64) int64 {
-			if fraction >= 1 && !rules.FractionOneLimits {
-				return 0
+		LimitOf:  limitOf,
+		Sizes:    SizesOf(c, v),
+		Page: func(small bool) int64 {
+			if small {
+				return smallBuffer
 			}
-			return int64(fraction * float64(total))
+			return c.LargeSegmentSize
 		},
-		New: func(env policies.Env) (policies.Policy, error) { return New(env, c, v) },
+		Steps: func() []policies.Step { return steps(c) },
+		New:   func(env policies.Env) (policies.Policy, error) { return New(env, c, v) },
+	}
+	if s.Options != "" {
+		s.Title = s.Options
 	}
 	if rules.CollectsExpandable && c.ExpandableSegments && c.GCThreshold > 0 {
 		s.Notes = append(s.Notes, "PyTorch before 2.5 also collected expandable blocks; that defect is not simulated.")
 	}
 	return s, nil
+}
+
+// Expandable is the choice of expandable segments and nothing else. The error
+// says that the release has no such option.
+func Expandable(v conf.Version) (*policies.Spec, error) {
+	c := conf.Default(v)
+	c.ExpandableSegments = true
+	if res := conf.Check(c, v); !res.OK {
+		return nil, fmt.Errorf("configuration string %s: %s", conf.Quote(c.Format(v), 200), res.Errors[0].Message)
+	}
+	return Spec(c, v)
+}
+
+// configured is the Config of a policy choice.
+type configured struct {
+	conf    conf.Config
+	version conf.Version
+}
+
+// ConfigOf is the configuration of a choice that Parse or Spec made, and the
+// release whose rules hold. ok is false for other allocators.
+func ConfigOf(s *policies.Spec) (c conf.Config, v conf.Version, ok bool) {
+	if s == nil {
+		return c, v, false
+	}
+	x, ok := s.Config.(configured)
+	return x.conf, x.version, ok
 }
 
 func fractionOf(c conf.Config) float64 {

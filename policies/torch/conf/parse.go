@@ -69,6 +69,13 @@ func Parse(s string, v Version) (Config, Result) {
 	return parse(s, v.orLatest(), true)
 }
 
+// Check says whether release v takes a configuration, which options it sets
+// and what is doubtful about them, as Parse does for its normal form.
+func Check(c Config, v Version) Result {
+	_, res := Parse(c.Format(v), v)
+	return res
+}
+
 func parse(s string, v Version, repair bool) (Config, Result) {
 	p := &parser{src: s, v: v, cfg: Default(v), since: oldest, fixable: true}
 	lo, hi := p.unwrap(0, len(s))

@@ -1,0 +1,63 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"allocsim/policies"
+	"allocsim/policies/direct"
+	"allocsim/traces"
+)
+
+// TestPrepare: a policy that must know the run is told every call that it will
+// get, once a trace and choice.
+func TestPrepare(t *testing.T) {
+	b := traces.NewBuilder(0)
+	a := b.Alloc(0, 100, 0, 0)
+	c := b.Alloc(1, 200, 0, 0)
+	b.Free(2, a)
+	b.OOM(3, 300, 0, 0)
+	b.FreeRequested(4, c)
+	b.FreeCompleted(6, c)
+	b.Alloc(8, 400, 0, 0)
+	tr, _, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []policies.Lifetime{{Size: 100, Malloc: 0, Free: 2}, {Size: 200, Malloc: 1, Free: 5}, {Size: 300, Malloc: 3, Free: 4}, {Size: 400, Malloc: 6, Free: 7}}
+
+	base, err := direct.Registration.Parse("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	spec := &policies.Spec{Name: "seer", New: func(policies.Env) (policies.Policy, error) { return nil, errors.New("not prepared") }}
+	spec.Prepare = func(_ context.Context, run *policies.Future) (*policies.Spec, error) {
+		asked++
+		if run.Calls != 7 || !slices.Equal(run.Lifetimes, want) {
+			t.Errorf("%d calls, %v; want 7, %v", run.Calls, run.Lifetimes, want)
+		}
+		return base, nil
+	}
+	var r Runner
+	for range 2 {
+		res, err := r.Run(context.Background(), tr, Config{Policy: spec, Detail: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := res.Stats.AllocatedBytes[policies.All].Peak; got != 512+512 {
+			t.Errorf("peak of %d bytes", got)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("prepared %d times", asked)
+	}
+	bad := *spec
+	bad.Name = "other"
+	bad.Prepare = func(context.Context, *policies.Future) (*policies.Spec, error) { return nil, errors.New("cannot") }
+	if _, err := r.Run(context.Background(), tr, Config{Policy: &bad}); err == nil {
+		t.Error("a failed preparation is not reported")
+	}
+}
