@@ -125,11 +125,6 @@ func Open(ctx context.Context, path string, opts Options) (*traces.Recording, er
 		if s.progress != nil {
 			s.progress.finish()
 		}
-		for _, t := range rec.Devices {
-			if t.Meta.ClockUS == 0 {
-				t.Meta.ClockUS = t.StartUS
-			}
-		}
 		return rec, nil
 	}
 	return nil, fmt.Errorf("%s: %w", s.name, unknown(head, s.path))

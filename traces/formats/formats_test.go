@@ -173,7 +173,7 @@ func TestSidecar(t *testing.T) {
 		// Another program's file of that name is none.
 		{"a.pickle", "a.json", `{"learning_rate": 0.1}`, "", "false  0"},
 		{"a.pickle", "a.json", `[1, 2`, "", "false  0"},
-		{"a.pickle", "b.json", `{"learning_rate": 0.1}`, "b.json", "error: b.json is not a sidecar: it is not a JSON object with conf, stats or device_total"},
+		{"a.pickle", "b.json", `{"learning_rate": 0.1}`, "b.json", "error: b.json is not a sidecar: it is not a JSON object with conf, fraction, device_total or stats"},
 		{"a.pickle", "b.json", side, "c.json", "error: sidecar: there is no file c.json"},
 		{"a.pickle", "a.json", `{"conf": "", "fraction": 7}`, "", "error: a.json: the sidecar's fraction is 7; it must be between 0 and 1"},
 	} {

@@ -25,7 +25,7 @@ func (s *source) sidecar() (*snapshot.Sidecar, error) {
 			return nil, fmt.Errorf("sidecar: %w", openError(path, err))
 		}
 		if !isSidecar(data) {
-			return nil, fmt.Errorf("%s is not a sidecar: it is not a JSON object with conf, stats or device_total", path)
+			return nil, fmt.Errorf("%s is not a sidecar: it is not a JSON object with conf, fraction, device_total or stats", path)
 		}
 		side, err := snapshot.ParseSidecar(data)
 		if err != nil {
