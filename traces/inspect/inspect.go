@@ -122,82 +122,134 @@ func Summarize(t *traces.Trace) Summary {
 		s.IterationsFrom = it.From
 	}
 
-	size := make([]int64, t.NumBlocks)
-	first := make(map[int64]int) // size → index into requests
-	var requests []Request
-	var ids []traces.BlockID // of the first request of each size
-	var bins [65]SizeBin
-	var live, active int64
-	ooms := 0
+	s.OOMs = append(s.OOMs, ooms(t)...)
+	var asked requests
+	f := follower{size: make([]int64, t.NumBlocks)}
 	for i := range t.Events {
 		e := &t.Events[i]
-		switch e.Kind {
-		case traces.Alloc:
-			size[e.ID] = e.Size
-			live += e.Size
-			active += e.Size
-			if live > s.Peak.Requested {
-				s.Peak.Requested, s.Peak.TimeUS = live, e.TimeUS
-			}
-			s.Peak.Active = max(s.Peak.Active, active)
-			if i < t.StartEvents {
-				s.StartBlocks++
-				continue
-			}
-			k, ok := first[e.Size]
-			if !ok {
-				k = len(requests)
-				first[e.Size] = k
-				requests = append(requests, Request{Size: e.Size, TimeUS: e.TimeUS})
-				ids = append(ids, e.ID)
-			}
-			requests[k].Count++
-			b := &bins[bits.Len64(uint64(e.Size-1))]
-			b.Count++
-			b.Bytes += e.Size
-		case traces.Free:
-			live -= size[e.ID]
-			active -= size[e.ID]
-		case traces.FreeRequested:
-			live -= size[e.ID]
-		case traces.FreeCompleted:
-			active -= size[e.ID]
-		case traces.OOM:
-			o := OOM{TimeUS: e.TimeUS, Size: e.Size}
-			if t.Recorded != nil && ooms < len(t.Recorded.OOMDeviceFree) && t.Recorded.OOMDeviceFree[ooms] >= 0 {
-				o.DeviceFree = &t.Recorded.OOMDeviceFree[ooms]
-			}
-			ooms++
-			s.OOMs = append(s.OOMs, o)
+		f.see(e)
+		switch {
+		case e.Kind != traces.Alloc:
+		case i < t.StartEvents:
+			s.StartBlocks++
+		default:
+			asked.add(e)
 		}
 	}
+	s.Peak.Requested, s.Peak.TimeUS, s.Peak.Active = f.peakLive, f.peakUS, f.peakActive
 	s.Peak.Allocated = s.Peak.Requested
-	for i, b := range bins {
-		if b.Count > 0 {
-			if i > 0 {
-				b.Above, b.UpTo = int64(1)<<(i-1), int64(1)<<i
-			} else {
-				b.UpTo = 1
-			}
-			s.Sizes = append(s.Sizes, b)
-		}
-	}
-	order := make([]int, len(requests))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(x, y int) int { return cmp.Compare(requests[y].Size, requests[x].Size) })
-	sites := newSiteNames(t)
-	for _, i := range order[:min(maxLargest, len(order))] {
-		r := requests[i]
-		r.Where = sites.of(ids[i])
-		s.Largest = append(s.Largest, r)
-	}
+	s.Sizes = append(s.Sizes, asked.histogram()...)
+	s.Largest = append(s.Largest, asked.largest(newSiteNames(t))...)
 	s.counters(t)
 	return s
 }
 
-// counters replaces sums of requests by what the source itself counted.
+// A follower adds up requested bytes event by event.
+type follower struct {
+	size []int64 // by block
+	// live are the bytes that the program has not given back, active those
+	// that it has not or that another stream may still use.
+	live, active         int64
+	peakLive, peakActive int64
+	peakUS               int64 // of peakLive
+}
+
+func (f *follower) see(e *traces.Event) {
+	switch e.Kind {
+	case traces.Alloc:
+		f.size[e.ID] = e.Size
+		f.live += e.Size
+		f.active += e.Size
+		if f.live > f.peakLive {
+			f.peakLive, f.peakUS = f.live, e.TimeUS
+		}
+		f.peakActive = max(f.peakActive, f.active)
+	case traces.Free:
+		f.live -= f.size[e.ID]
+		f.active -= f.size[e.ID]
+	case traces.FreeRequested:
+		f.live -= f.size[e.ID]
+	case traces.FreeCompleted:
+		f.active -= f.size[e.ID]
+	}
+}
+
+// requests counts what was asked for, by size.
+type requests struct {
+	bySize  []Request        // in the order in which sizes came
+	ids     []traces.BlockID // the first block of each
+	at      map[int64]int    // by size: index of bySize
+	between [65]SizeBin      // by number of bits of size - 1
+}
+
+func (r *requests) add(e *traces.Event) {
+	k, ok := r.at[e.Size]
+	if !ok {
+		if r.at == nil {
+			r.at = make(map[int64]int)
+		}
+		k = len(r.bySize)
+		r.at[e.Size] = k
+		r.bySize = append(r.bySize, Request{Size: e.Size, TimeUS: e.TimeUS})
+		r.ids = append(r.ids, e.ID)
+	}
+	r.bySize[k].Count++
+	b := &r.between[bits.Len64(uint64(e.Size-1))]
+	b.Count++
+	b.Bytes += e.Size
+}
+
+// histogram lists the powers of two between which requests lie.
+func (r *requests) histogram() []SizeBin {
+	var out []SizeBin
+	for i, b := range r.between {
+		if b.Count == 0 {
+			continue
+		}
+		b.UpTo = int64(1) << i
+		if i > 0 {
+			b.Above = int64(1) << (i - 1)
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+// largest lists the largest sizes, with the call site of their first block.
+func (r *requests) largest(sites *siteNames) []Request {
+	order := make([]int, len(r.bySize))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(x, y int) int { return cmp.Compare(r.bySize[y].Size, r.bySize[x].Size) })
+	var out []Request
+	for _, i := range order[:min(maxLargest, len(order))] {
+		q := r.bySize[i]
+		q.Where = sites.of(r.ids[i])
+		out = append(out, q)
+	}
+	return out
+}
+
+// ooms lists the requests that failed.
+func ooms(t *traces.Trace) []OOM {
+	var out []OOM
+	for i := range t.Events {
+		e := &t.Events[i]
+		if e.Kind != traces.OOM {
+			continue
+		}
+		o := OOM{TimeUS: e.TimeUS, Size: e.Size}
+		if n := len(out); t.Recorded != nil && n < len(t.Recorded.OOMDeviceFree) && t.Recorded.OOMDeviceFree[n] >= 0 {
+			o.DeviceFree = &t.Recorded.OOMDeviceFree[n]
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+// counters replaces sums of requests by what the source itself counted: its
+// statistics if it has them, else the segments that it took and gave back.
 func (s *Summary) counters(t *traces.Trace) {
 	if t.Meta.PeakReserved > 0 {
 		s.Peak.Reserved = &t.Meta.PeakReserved
@@ -205,56 +257,70 @@ func (s *Summary) counters(t *traces.Trace) {
 	if t.Meta.PeakAllocated > 0 {
 		s.Peak.Allocated, s.Peak.Active, s.Peak.Counted = t.Meta.PeakAllocated, t.Meta.PeakAllocated, true
 	}
-	if t.Recorded == nil {
+	if t.Recorded == nil || s.statistics(t.Recorded.Stats) {
 		return
 	}
-	if stats := t.Recorded.Stats; stats != nil {
-		reserved, ok := stats["reserved_bytes.all.peak"]
-		allocated, ok2 := stats["allocated_bytes.all.peak"]
-		active, ok3 := stats["active_bytes.all.peak"]
-		if ok && ok2 && ok3 {
-			s.Peak.Reserved = &reserved
-			s.Peak.Allocated, s.Peak.Active, s.Peak.Counted = allocated, active, true
-			return
-		}
+	if t.Start != nil || len(t.Recorded.Driver) > 0 {
+		peak := reservedPeak(t)
+		s.Peak.Reserved = &peak
+	} else if t.Recorded.Final != nil {
+		s.final(t.Recorded.Final, len(t.Events) == 0)
 	}
-	var r, peak int64
-	known := len(t.Recorded.Driver) > 0
+}
+
+// statistics takes the peaks from torch.cuda.memory_stats(); false if it lacks
+// one.
+func (s *Summary) statistics(stats map[string]int64) bool {
+	reserved, ok := stats["reserved_bytes.all.peak"]
+	allocated, ok2 := stats["allocated_bytes.all.peak"]
+	active, ok3 := stats["active_bytes.all.peak"]
+	if !ok || !ok2 || !ok3 {
+		return false
+	}
+	s.Peak.Reserved = &reserved
+	s.Peak.Allocated, s.Peak.Active, s.Peak.Counted = allocated, active, true
+	return true
+}
+
+// reservedPeak is the most bytes that the allocator had from the driver, from
+// its segments at the start and the calls since.
+func reservedPeak(t *traces.Trace) int64 {
+	var reserved int64
 	if t.Start != nil {
-		known = true
 		for _, seg := range t.Start.Segments {
-			r += seg.Size
+			reserved += seg.Size
 		}
 	}
-	peak = r
+	peak := reserved
 	for _, d := range t.Recorded.Driver {
 		switch d.Action {
 		case traces.SegmentAlloc, traces.SegmentMap:
-			r += d.Size
+			reserved += d.Size
 		case traces.SegmentFree, traces.SegmentUnmap:
-			r -= d.Size
+			reserved -= d.Size
 		}
-		peak = max(peak, r)
+		peak = max(peak, reserved)
 	}
-	if t.Recorded.Final != nil && !known {
-		known = true
-		var allocated, active int64
-		for _, seg := range t.Recorded.Final.Segments {
-			peak += seg.Size
-			for _, b := range seg.Blocks {
-				if b.State == traces.ActiveAllocated {
-					allocated += b.Size
-				}
-				if b.State != traces.Inactive {
-					active += b.Size
-				}
+	return peak
+}
+
+// final takes the segments at the end for the peak, where they are all that is
+// known of segments, and their blocks where they are all that is known.
+func (s *Summary) final(end *traces.State, alone bool) {
+	var reserved, allocated, active int64
+	for _, seg := range end.Segments {
+		reserved += seg.Size
+		for _, b := range seg.Blocks {
+			if b.State == traces.ActiveAllocated {
+				allocated += b.Size
+			}
+			if b.State != traces.Inactive {
+				active += b.Size
 			}
 		}
-		if len(t.Events) == 0 {
-			s.Peak.Allocated, s.Peak.Active, s.Peak.Counted = allocated, active, true
-		}
 	}
-	if known {
-		s.Peak.Reserved = &peak
+	s.Peak.Reserved = &reserved
+	if alone {
+		s.Peak.Allocated, s.Peak.Active, s.Peak.Counted = allocated, active, true
 	}
 }

@@ -77,149 +77,37 @@ const (
 func FindLeaks(t *traces.Trace, capacity int64) LeakReport {
 	r := LeakReport{Iterations: FindIterations(t), UsedUpUS: -1}
 	it := &r.Iterations
-	n := it.Count()
-	if n < minJudged {
-		if n == 0 && it.Marked {
-			r.Note = fmt.Sprintf("Leaks are judged by iteration, and the trace has no whole one (by %s); record at least %d.", it.From, minJudged)
-		} else if n == 0 {
-			r.Note = "Leaks are judged by iteration, and the trace shows none: neither marks of the program nor a repeating pattern of requests."
-		} else {
-			r.Note = fmt.Sprintf("Leaks are judged by iteration, and the trace has only %d; record at least %d.", n, minJudged)
-		}
+	if r.Note = tooFew(it); r.Note != "" {
 		return r
 	}
-	end := it.Bounds[n]
-	size := make([]int64, t.NumBlocks)
-	birth := make([]int32, t.NumBlocks) // event of the allocation, -1 = not live
-	for i := range birth {
-		birth[i] = -1
-	}
-	var live, peak int64 // peak: in the last whole iteration
-	for i := range end {
-		e := &t.Events[i]
-		switch e.Kind {
-		case traces.Alloc:
-			size[e.ID], birth[e.ID] = e.Size, int32(i)
-			live += e.Size
-			if capacity > 0 && live > capacity && r.UsedUpUS < 0 {
-				r.UsedUpUS = e.TimeUS
-			}
-		case traces.Free, traces.FreeRequested:
-			birth[e.ID] = -1
-			live -= size[e.ID]
-		}
-		if i >= it.Bounds[n-1] {
-			peak = max(peak, live)
-		}
-	}
-
-	type key struct {
-		site   string
-		size   int64
-		stream uint16
-	}
-	type group struct {
-		key
-		bytes  []int64 // left behind, by iteration
-		blocks []int   // the same
-		first  int32   // event of the first block
-		lo, hi int64   // sizes
-	}
-	sites := newSiteNames(t)
-	judged := n - YoungIterations
+	end := aliveAtEnd(t, it, capacity)
+	r.UsedUpUS = end.usedUpUS
+	judged := it.Count() - YoungIterations
 	r.Judged = judged - WarmIterations
-	groups := make(map[key]*group)
-	var order []*group // by first allocation: a fixed order
-	put := func(k key, id traces.BlockID, j int) {
-		g := groups[k]
-		if g == nil {
-			g = &group{key: k, bytes: make([]int64, judged), blocks: make([]int, judged), first: birth[id], lo: size[id], hi: size[id]}
-			groups[k] = g
-			order = append(order, g)
-		}
-		g.first = min(g.first, birth[id])
-		if j < WarmIterations {
-			// No evidence, but the beginning if later ones are.
-			return
-		}
-		g.bytes[j] += size[id]
-		g.blocks[j]++
-		g.lo, g.hi = min(g.lo, size[id]), max(g.hi, size[id])
-	}
-	for id, b := range birth {
-		if b < 0 {
-			continue
-		}
-		j := it.at(int(b))
-		if j >= judged {
-			continue
-		}
-		k := key{site: sites.of(traces.BlockID(id))}
-		if k.site == "" {
-			if j < 0 {
-				continue // parameters may have any size
-			}
-			e := &t.Events[b]
-			k.size, k.stream = e.Size, e.Stream
-		}
-		put(k, traces.BlockID(id), j)
-	}
-	if !it.Marked && !breathes(t, it, size) && !trains(t, it, size) {
+	if !it.Marked && !breathes(t, it, end.size) && !trains(t, it, end.size) {
 		// What repeats only adds: so do layers whose outputs wait for the
 		// backward pass, as when memory runs out in the first forward pass.
 		r.Note = "Every part of the trace that repeats only adds memory; without marks of the program this may be layers as well as a leak, so none is reported."
 		return r
 	}
 	var total float64 // bytes per iteration
-	report := func(g *group, from int, where string) {
-		l := Leak{Where: where, SinceUS: t.Events[g.first].TimeUS}
-		var sum int64
-		for j := from; j < judged; j++ {
-			sum += g.bytes[j]
-			l.Blocks += g.blocks[j]
-			if g.blocks[j] > 0 {
-				l.Iterations++
-			}
-		}
-		per := float64(sum) / float64(judged-from)
+	report := func(g *remainder, from int, where string) {
+		l, per := g.leak(t, from)
 		if !it.Marked && per < minGuessed {
 			return
 		}
-		l.BytesPerIteration = max(1, int64(per+0.5))
+		l.Where = where
 		total += per
 		r.Leaks = append(r.Leaks, l)
 	}
 	// What no group explains may be a leak of sizes that differ each time.
-	rest := &group{bytes: make([]int64, judged), blocks: make([]int, judged), first: -1}
-	for _, g := range order {
+	rest := newRemainder(judged)
+	for _, g := range remainders(t, it, end, judged) {
 		if from, ok := leaking(g.blocks); ok {
-			where := g.site
-			if where == "" {
-				where = fmt.Sprintf("requests of %d B (%s)", g.size, bytesize.Format(g.size))
-				if t.Stacks != nil {
-					where += " without a call site"
-				}
-				if s := t.Streams[g.stream]; s != 0 {
-					where += fmt.Sprintf(" on stream %#x", s)
-				}
-			}
-			report(g, from, where)
-			continue
+			report(g, from, g.where(t))
+		} else if g.site == "" {
+			rest.merge(g)
 		}
-		if g.site != "" {
-			continue
-		}
-		for j := range judged {
-			rest.bytes[j] += g.bytes[j]
-			rest.blocks[j] += g.blocks[j]
-		}
-		if !slices.ContainsFunc(g.blocks, func(n int) bool { return n > 0 }) {
-			continue
-		}
-		if rest.first < 0 {
-			rest.first, rest.lo, rest.hi = g.first, g.lo, g.hi
-		}
-		rest.first, rest.lo, rest.hi = min(rest.first, g.first), min(rest.lo, g.lo), max(rest.hi, g.hi)
 	}
 	if from, ok := leaking(rest.blocks); ok && every(rest.blocks[from:]) {
 		report(rest, from, fmt.Sprintf("requests of varying size, %s to %s", bytesize.Format(rest.lo), bytesize.Format(rest.hi)))
@@ -228,20 +116,199 @@ func FindLeaks(t *traces.Trace, capacity int64) LeakReport {
 		r.Note = "The iterations are a guess by the pattern of requests. If what repeats are the layers of a single pass, this is no leak."
 	}
 	if capacity > 0 && total > 0 {
-		last := t.Events[end].TimeUS
-		per := float64(last-t.Events[it.Bounds[0]].TimeUS) / float64(n)
-		left := max(0, float64(capacity-peak)/total)
-		at := float64(last) + left*per
-		r.IterationsLeft = int(min(left, 1<<52))
-		if r.UsedUpUS >= 0 {
-			at = float64(r.UsedUpUS)
-		}
-		for i := range r.Leaks {
-			r.Leaks[i].ProjectedOOMUS = int64(min(at, 1<<62))
-		}
+		r.project(t, float64(capacity-end.peak), total)
 	}
 	slices.SortStableFunc(r.Leaks, func(x, y Leak) int { return cmp.Compare(y.BytesPerIteration, x.BytesPerIteration) })
 	return r
+}
+
+// tooFew says why the iterations are too few to judge leaks by; empty when they
+// are not.
+func tooFew(it *Iterations) string {
+	switch n := it.Count(); {
+	case n >= minJudged:
+		return ""
+	case n > 0:
+		return fmt.Sprintf("Leaks are judged by iteration, and the trace has only %d; record at least %d.", n, minJudged)
+	case it.Marked:
+		return fmt.Sprintf("Leaks are judged by iteration, and the trace has no whole one (by %s); record at least %d.", it.From, minJudged)
+	}
+	return "Leaks are judged by iteration, and the trace shows none: neither marks of the program nor a repeating pattern of requests."
+}
+
+// alive is what lives at the last bound of the iterations.
+type alive struct {
+	size     []int64 // by block
+	birth    []int32 // by block: the event that made it; -1 = it does not live
+	peak     int64   // the most requested bytes in the last whole iteration
+	usedUpUS int64   // when requested bytes first exceeded the capacity; -1 = never
+}
+
+func aliveAtEnd(t *traces.Trace, it *Iterations, capacity int64) alive {
+	a := alive{size: make([]int64, t.NumBlocks), birth: make([]int32, t.NumBlocks), usedUpUS: -1}
+	for i := range a.birth {
+		a.birth[i] = -1
+	}
+	n := it.Count()
+	var live int64
+	for i := range it.Bounds[n] {
+		e := &t.Events[i]
+		switch e.Kind {
+		case traces.Alloc:
+			a.size[e.ID], a.birth[e.ID] = e.Size, int32(i)
+			live += e.Size
+			if capacity > 0 && live > capacity && a.usedUpUS < 0 {
+				a.usedUpUS = e.TimeUS
+			}
+		case traces.Free, traces.FreeRequested:
+			a.birth[e.ID] = -1
+			live -= a.size[e.ID]
+		}
+		if i >= it.Bounds[n-1] {
+			a.peak = max(a.peak, live)
+		}
+	}
+	return a
+}
+
+// A remainder is what iterations left behind at one call site or, without call
+// sites, of one size and stream.
+type remainder struct {
+	place
+	bytes  []int64 // by iteration judged
+	blocks []int   // the same
+	first  int32   // event of the first block; -1 = none yet
+	lo, hi int64   // sizes
+}
+
+type place struct {
+	site   string
+	size   int64
+	stream uint16
+}
+
+func newRemainder(judged int) *remainder {
+	return &remainder{bytes: make([]int64, judged), blocks: make([]int, judged), first: -1}
+}
+
+// cover widens what is known of the blocks.
+func (g *remainder) cover(first int32, lo, hi int64) {
+	if g.first < 0 {
+		g.first, g.lo, g.hi = first, lo, hi
+	}
+	g.first, g.lo, g.hi = min(g.first, first), min(g.lo, lo), max(g.hi, hi)
+}
+
+// add counts a block that the given iteration made. What came before the loop
+// has warmed up is no evidence, but the beginning if later ones are.
+func (g *remainder) add(birth int32, size int64, iteration int) {
+	if iteration < WarmIterations {
+		if g.first < 0 {
+			g.cover(birth, size, size)
+		}
+		g.first = min(g.first, birth)
+		return
+	}
+	g.cover(birth, size, size)
+	g.bytes[iteration] += size
+	g.blocks[iteration]++
+}
+
+// merge adds another remainder, if there is evidence in it.
+func (g *remainder) merge(o *remainder) {
+	if !slices.ContainsFunc(o.blocks, func(n int) bool { return n > 0 }) {
+		return
+	}
+	g.cover(o.first, o.lo, o.hi)
+	for j := range g.blocks {
+		g.bytes[j] += o.bytes[j]
+		g.blocks[j] += o.blocks[j]
+	}
+}
+
+// where names the place for people.
+func (g *remainder) where(t *traces.Trace) string {
+	if g.site != "" {
+		return g.site
+	}
+	where := fmt.Sprintf("requests of %d B (%s)", g.size, bytesize.Format(g.size))
+	if t.Stacks != nil {
+		where += " without a call site"
+	}
+	if s := t.Streams[g.stream]; s != 0 {
+		where += fmt.Sprintf(" on stream %#x", s)
+	}
+	return where
+}
+
+// leak is the growth since iteration from, without a place, and its bytes per
+// iteration.
+func (g *remainder) leak(t *traces.Trace, from int) (l Leak, per float64) {
+	l.SinceUS = t.Events[g.first].TimeUS
+	var sum int64
+	for j, n := range g.blocks[from:] {
+		sum += g.bytes[from+j]
+		l.Blocks += n
+		if n > 0 {
+			l.Iterations++
+		}
+	}
+	per = float64(sum) / float64(len(g.blocks)-from)
+	l.BytesPerIteration = max(1, int64(per+0.5))
+	return l, per
+}
+
+// remainders groups what lives at the end by place, in the order of block ids,
+// which is that of the first allocations. The youngest iterations are no
+// evidence.
+func remainders(t *traces.Trace, it *Iterations, end alive, judged int) []*remainder {
+	sites := newSiteNames(t)
+	at := make(map[place]*remainder)
+	var order []*remainder
+	for id, birth := range end.birth {
+		if birth < 0 {
+			continue
+		}
+		iteration := it.at(int(birth))
+		if iteration >= judged {
+			continue
+		}
+		p := place{site: sites.of(traces.BlockID(id))}
+		if p.site == "" {
+			if iteration < 0 {
+				continue // parameters may have any size
+			}
+			e := &t.Events[birth]
+			p.size, p.stream = e.Size, e.Stream
+		}
+		g := at[p]
+		if g == nil {
+			g = newRemainder(judged)
+			g.place = p
+			at[p] = g
+			order = append(order, g)
+		}
+		g.add(birth, end.size[id], iteration)
+	}
+	return order
+}
+
+// project says when leaks of so many bytes per iteration in all use up the free
+// bytes, if the program goes on as in the iterations seen.
+func (r *LeakReport) project(t *traces.Trace, free, total float64) {
+	it := &r.Iterations
+	n := it.Count()
+	last := t.Events[it.Bounds[n]].TimeUS
+	perIteration := float64(last-t.Events[it.Bounds[0]].TimeUS) / float64(n)
+	left := max(0, free/total)
+	r.IterationsLeft = int(min(left, 1<<52))
+	at := float64(last) + left*perIteration
+	if r.UsedUpUS >= 0 {
+		at = float64(r.UsedUpUS)
+	}
+	for i := range r.Leaks {
+		r.Leaks[i].ProjectedOOMUS = int64(min(at, 1<<62))
+	}
 }
 
 // breathes reports whether within the middle iteration live memory falls, from
