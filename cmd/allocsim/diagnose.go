@@ -47,14 +47,15 @@ ends in an OOM works too.`,
 			if err := env.parse(cmd); err != nil {
 				return err
 			}
-			opts := diagnose.Options{Conf: env.conf, ConfKnown: env.confSet}
+			var opts diagnose.Options
 			if v, err := conf.ParseVersion(env.torch); err == nil {
 				opts.Version = v
 			}
-			_, err := torch.Parse(env.conf, opts.Version)
+			spec, err := torch.Parse(env.conf, opts.Version)
 			if err != nil {
 				return fmt.Errorf("--conf: %w", err)
 			}
+			opts.Conf, _, _ = torch.ConfigOf(spec)
 			var msg diagnose.Message
 			switch {
 			case text != "":
@@ -141,7 +142,7 @@ func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose
 		return msg, fmt.Errorf("%s has no out-of-memory event; allocsim tune %s says what its memory could be", path, path)
 	}
 	o := res.OOMs[0]
-	opts.Conf, opts.ConfKnown, opts.Trace = rec.Policy.Options, true, path
+	opts.Conf, opts.Trace = rec.Conf, path
 	opts.Version = rec.Version
 	_, segment := rec.Policy.Sizes(o.Requested)
 	facts := diagnose.Facts{

@@ -125,8 +125,8 @@ func (d *diagnosis) old() bool {
 // adviseExpandable recommends expandable segments, unless they are on.
 func (d *diagnosis) adviseExpandable(add func(string, ...any), how string) {
 	switch {
-	case d.conf.ExpandableSegments:
-		if d.conf.MaxSplitSize < 1<<62 {
+	case d.o.Conf.ExpandableSegments:
+		if d.o.Conf.MaxSplitSize < 1<<62 {
 			add("drop max_split_size_mb: together with expandable_segments, which is on, it makes large free ranges unusable")
 		} else {
 			add("expandable_segments is on already; what is left unused is pinned by small tensors between the large ones: free those, or allocate the long-lived ones first")

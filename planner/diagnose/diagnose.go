@@ -29,11 +29,9 @@ const (
 
 // Options is what is known besides the message.
 type Options struct {
-	// Conf is the configuration in force (PYTORCH_CUDA_ALLOC_CONF), ConfKnown
-	// tells an empty one from an unknown one. What is on already is not
-	// recommended.
-	Conf      string
-	ConfKnown bool
+	// Conf is the configuration in force; zero when unknown. What is on already
+	// is not recommended.
+	Conf conf.Config
 	// Version is the PyTorch release; zero when unknown.
 	Version conf.Version
 	// Trace is the path of a recording of the job for the next command; empty
@@ -105,7 +103,6 @@ func Diagnose(m Message, o Options) Report {
 		gpu := m.GPU
 		d.r.GPU = &gpu
 	}
-	d.conf, _ = conf.ParseLenient(o.Conf, o.Version)
 	d.derive()
 	d.decide()
 	d.advise()
@@ -116,9 +113,8 @@ func Diagnose(m Message, o Options) Report {
 // diagnosis is the work on one message.
 type diagnosis struct {
 	Message
-	o    Options
-	r    Report
-	conf conf.Config
+	o Options
+	r Report
 
 	outside Quantity // on the device, but not the allocator's
 	others  Quantity // held by other processes that the message names

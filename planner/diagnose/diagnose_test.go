@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"allocsim/internal/bytesize"
+	"allocsim/policies/torch/conf"
 )
 
 // TestTranscripts runs testdata/transcripts. The command "diagnose [conf=C]"
@@ -22,7 +23,7 @@ func TestTranscripts(t *testing.T) {
 			var o Options
 			for _, a := range d.CmdArgs {
 				if a.Key == "conf" {
-					o.Conf, o.ConfKnown = strings.Join(a.Vals, ","), true
+					o.Conf, _ = conf.ParseLenient(strings.Join(a.Vals, ","), o.Version)
 				}
 			}
 			var b strings.Builder
