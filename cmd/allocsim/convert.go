@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"allocsim/internal/outfile"
 	"allocsim/sim"
 	"allocsim/traces/formats"
 	"allocsim/traces/perfetto"
@@ -42,11 +43,12 @@ said, and stays with the file where it has room for notes.`,
 			if err := env.parse(cmd); err != nil {
 				return err
 			}
-			if err := env.keepInput(args[0], args[1]); err != nil {
+			out, err := formats.Output(args[1], a.sources(cmd, args[:1], nil)...)
+			if err != nil {
 				return err
 			}
 			if strings.HasSuffix(strings.ToLower(formats.PlainName(args[1])), ".perfetto.json") {
-				return env.convertCurves(cmd, args[0], args[1])
+				return env.convertCurves(cmd, args[0], out)
 			}
 			for _, name := range simulationFlags {
 				if cmd.Flags().Changed(name) {
@@ -57,7 +59,7 @@ said, and stays with the file where it has room for notes.`,
 			if err != nil {
 				return err
 			}
-			notes, err := formats.Write(cmd.Context(), args[1], tr)
+			notes, err := formats.Write(cmd.Context(), out, tr)
 			if err != nil {
 				return err
 			}
@@ -89,7 +91,7 @@ func formatList() string {
 }
 
 // convertCurves simulates and writes counter tracks.
-func (e *environment) convertCurves(cmd *cobra.Command, in, out string) error {
+func (e *environment) convertCurves(cmd *cobra.Command, in string, out *outfile.File) error {
 	c, err := e.caseOf(cmd.Context(), in)
 	if err != nil {
 		return err
@@ -108,7 +110,7 @@ func (e *environment) convertCurves(cmd *cobra.Command, in, out string) error {
 		return err
 	}
 	if e.a.json {
-		return e.a.printJSON(conversion{in, out, len(c.Trace.Events), append([]string{}, c.Recovered.Inferred...)})
+		return e.a.printJSON(conversion{in, out.Path(), len(c.Trace.Events), append([]string{}, c.Recovered.Inferred...)})
 	}
 	return nil
 }

@@ -2,12 +2,15 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
+	"allocsim/internal/outfile"
 	"allocsim/internal/table"
 	"allocsim/planner"
 	"allocsim/planner/gpus"
@@ -150,7 +153,21 @@ func newMan() *cobra.Command {
 			}
 			root := cmd.Root()
 			root.DisableAutoGenTag = true
-			return doc.GenManTree(root, &doc.GenManHeader{Title: "ALLOCSIM", Section: "1", Source: "allocsim", Manual: "allocsim"}, args[0])
+			for _, c := range append([]*cobra.Command{root}, root.Commands()...) {
+				if c != root && (!c.IsAvailableCommand() || c.IsAdditionalHelpTopicCommand()) {
+					continue
+				}
+				name := strings.ReplaceAll(c.CommandPath(), " ", "-") + ".1"
+				file, err := outfile.New(filepath.Join(args[0], name), manualKind)
+				if err != nil {
+					return err
+				}
+				header := &doc.GenManHeader{Title: "ALLOCSIM", Section: "1", Source: "allocsim", Manual: "allocsim"}
+				if err := file.Write(func(w io.Writer) error { return doc.GenMan(c, header, w) }); err != nil {
+					return err
+				}
+			}
+			return nil
 		},
 	}
 }

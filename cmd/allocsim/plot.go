@@ -25,7 +25,6 @@ import (
 	"allocsim/policies"
 	"allocsim/policies/torch"
 	"allocsim/sim"
-	"allocsim/traces/formats"
 )
 
 // plotting is the plot command.
@@ -85,7 +84,7 @@ bytes.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&p.kind, "kind", "timeline", "`KIND` of figure (see above)")
-	f.StringVarP(&p.out, "output", "o", "", "`FILE` to write; its ending (.png, .svg, .pdf) is the format")
+	addOutput(cmd, &p.out, "output", "o", "`FILE` to write; its ending (.png, .svg, .pdf) is the format")
 	f.StringArrayVar(&p.confs, "conf", nil, "a PYTORCH_CUDA_ALLOC_CONF `STRING` to show (repeatable; default: as recorded)")
 	f.StringArrayVar(&p.names, "policy", nil, "an allocator `NAME[:OPTIONS]` to show (repeatable)")
 	f.BoolVar(&p.best, "best", false, "also show the best setting that tune finds")
@@ -137,12 +136,13 @@ func (p *plotting) run(cmd *cobra.Command, path string) error {
 	if p.rows < 1 {
 		return fmt.Errorf("--rows %d: give 1 or more", p.rows)
 	}
-	if err := e.keepInput(path, p.out); err != nil {
-		return err
-	}
 	o := plots.Options{Dark: p.dark, DPI: p.dpi, Title: p.title}
 	var err error
 	if o.Format, err = plots.FormatOf(p.out); err != nil {
+		return err
+	}
+	out, err := a.output(cmd, "output", figureKinds[o.Format])
+	if err != nil {
 		return err
 	}
 	if p.dpi < 1 {
@@ -177,7 +177,7 @@ func (p *plotting) run(cmd *cobra.Command, path string) error {
 	if err != nil {
 		return err
 	}
-	err = formats.WriteFile(p.out, func(w io.Writer) error { return plots.Render(w, fig, o) })
+	err = out.Write(func(w io.Writer) error { return plots.Render(w, fig, o) })
 	if errors.Is(err, plots.ErrNothing) {
 		return fmt.Errorf("%s: %w", path, c.nothing())
 	}
@@ -465,26 +465,6 @@ func (c *canvas) fit() (plots.Figure, error) {
 		return nil, errors.New("the catalogue knows the memory of none of these cards")
 	}
 	return fig, nil
-}
-
-// keepInput refuses to write over the file that is read, under whatever name,
-// and over its sidecar.
-func (e *environment) keepInput(in, out string) error {
-	dst, err := os.Stat(out)
-	if err != nil || !dst.Mode().IsRegular() {
-		return nil
-	}
-	same := func(path string) bool {
-		src, err := os.Stat(path)
-		return path != "" && path != "-" && err == nil && os.SameFile(src, dst)
-	}
-	switch {
-	case same(in):
-		return fmt.Errorf("%s is the input; write to another file", out)
-	case same(e.sidecar), same(formats.Sidecar(in)):
-		return fmt.Errorf("%s is the sidecar of %s; write to another file", out, in)
-	}
-	return nil
 }
 
 // hashStdin makes what is read from standard input go through a hash.

@@ -2,11 +2,10 @@ package main
 
 import (
 	"fmt"
-	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
-	"allocsim/traces/formats"
 	"allocsim/validate/record"
 )
 
@@ -41,7 +40,7 @@ Measured on %[2]s.`,
 		Example: `  allocsim record -o allocsim_record.py
   allocsim record > allocsim_record.py`,
 		Args: arguments(0, 0, "no arguments"),
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.json && (out == "" || out == "-") {
 				return a.printJSON(struct {
 					Name   string `json:"name"`
@@ -49,15 +48,18 @@ Measured on %[2]s.`,
 				}{record.FileName, record.Script})
 			}
 			if out == "" || out == "-" {
-				_, err := io.WriteString(a.stdout, record.Script)
+				return writeText(record.Script)(a.stdout)
+			}
+			if !strings.HasSuffix(out, ".py") {
+				return fmt.Errorf("%s: what is written is a Python module, called %s; the recording is written by python %[2]s -o NAME", out, record.FileName)
+			}
+			file, err := a.output(cmd, "output", recorderKind)
+			if err != nil {
 				return err
 			}
-			return formats.WriteFile(out, func(w io.Writer) error {
-				_, err := io.WriteString(w, record.Script)
-				return err
-			})
+			return file.Write(writeText(record.Script))
 		},
 	}
-	cmd.Flags().StringVarP(&out, "output", "o", "", "write to `FILE` (it must be called "+record.FileName+")")
+	addOutput(cmd, &out, "output", "o", "write to `FILE` (it must be called "+record.FileName+")")
 	return cmd
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"allocsim/plots/report"
-	"allocsim/traces/formats"
 )
 
 // reported is the JSON of report.
@@ -52,8 +51,12 @@ searches as tune and plan do.`,
 			case !strings.HasSuffix(strings.ToLower(out), ".html") && !strings.HasSuffix(strings.ToLower(out), ".htm"):
 				return fmt.Errorf("%s: the name of a report ends in .html", out)
 			}
+			file, err := a.output(cmd, "output", reportKind)
+			if err != nil {
+				return err
+			}
 			doc := reported{File: out, Inputs: args}
-			inputs, err := env.reportInputs(cmd.Context(), args, out)
+			inputs, err := env.reportInputs(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -67,7 +70,7 @@ searches as tune and plan do.`,
 				Cards: cat.All(), Thorough: thorough, Workers: workers, Progress: bar.Set,
 			}
 			var res *report.Result
-			err = formats.WriteFile(out, func(w io.Writer) error {
+			err = file.Write(func(w io.Writer) error {
 				res, err = report.Write(cmd.Context(), w, inputs, o)
 				return err
 			})
@@ -91,7 +94,7 @@ searches as tune and plan do.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&out, "output", "o", "", "`FILE.html` to write")
+	addOutput(cmd, &out, "output", "o", "`FILE.html` to write")
 	f.BoolVar(&thorough, "thorough", false, "search as tune and plan do, however long it takes")
 	f.IntVar(&workers, "workers", 0, "`N` parallel simulations (default: one a processor)")
 	f.StringVar(&env.conf, "conf", "", "the configuration `STRING` set now (default: as recorded)")
@@ -100,13 +103,10 @@ searches as tune and plan do.`,
 }
 
 // reportInputs opens the traces of a report.
-func (e *environment) reportInputs(ctx context.Context, paths []string, out string) ([]report.Input, error) {
+func (e *environment) reportInputs(ctx context.Context, paths []string) ([]report.Input, error) {
 	var inputs []report.Input
 	names := displayNames(paths)
 	for i, p := range paths {
-		if err := e.keepInput(p, out); err != nil {
-			return nil, err
-		}
 		sum := e.hashStdin(p)
 		c, err := e.caseOf(ctx, p)
 		if err != nil {

@@ -37,7 +37,8 @@ anything is run. The trace replays like a recording.`,
 			if len(args) == 0 {
 				return errors.New("name a model or a YAML file; allocsim synth --list shows the models")
 			}
-			if err := (&environment{a: a}).keepInput(args[0], out); err != nil {
+			file, err := a.traceOutput(cmd, "output")
+			if err != nil {
 				return err
 			}
 			m, err := synth.Load(args[0])
@@ -57,8 +58,8 @@ anything is run. The trace replays like a recording.`,
 				return err
 			}
 			notes := tr.Notes
-			if out != "" {
-				lost, err := formats.Write(cmd.Context(), out, tr)
+			if file != nil {
+				lost, err := formats.Write(cmd.Context(), file, tr)
 				if err != nil {
 					return err
 				}
@@ -117,7 +118,7 @@ anything is run. The trace replays like a recording.`,
 	f.BoolVar(&o.HoldBatch, "hold-batch", false, "keep each batch until the next has been built")
 	f.StringVar(&o.GPU, "gpu", "", "card whose library workspaces are assumed: h200, h100, a100, l40s, rtx4090, t4 or v100")
 	f.IntVar(&o.MaxEvents, "max-events", 0, "most events to write")
-	f.StringVarP(&out, "output", "o", "", "file to write, .csv or .parquet (also .gz, .zst)")
+	addOutput(cmd, &out, "output", "o", "`FILE` to write, .csv or .parquet (also .gz, .zst)")
 	return cmd
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"allocsim/internal/table"
-	"allocsim/traces/formats"
 	"allocsim/validate"
 )
 
@@ -36,12 +35,20 @@ of tolerance.`,
 			if err := env.parse(cmd); err != nil {
 				return err
 			}
-			if cost != "" {
+			costFile, err := a.output(cmd, "save-cost", costKind)
+			if err != nil {
+				return err
+			}
+			junitFile, err := a.output(cmd, "junit", junitKind)
+			if err != nil {
+				return err
+			}
+			if costFile != nil {
 				c, err := validate.MeasureCost(cmd.Context(), o.Device, o.Force)
 				if err != nil {
 					return err
 				}
-				if err := formats.WriteFile(cost, func(w io.Writer) error { return writeJSON(w, c) }); err != nil {
+				if err := costFile.Write(func(w io.Writer) error { return writeJSON(w, c) }); err != nil {
 					return err
 				}
 				if len(args) == 0 {
@@ -64,8 +71,8 @@ of tolerance.`,
 				return err
 			}
 			res.Notes = append(res.Notes, c.Recovered.Inferred...)
-			if junit != "" {
-				if err := formats.WriteFile(junit, func(w io.Writer) error { return validate.WriteJUnit(w, res) }); err != nil {
+			if junitFile != nil {
+				if err := junitFile.Write(func(w io.Writer) error { return validate.WriteJUnit(w, res) }); err != nil {
 					return err
 				}
 			}
@@ -82,12 +89,12 @@ of tolerance.`,
 	f.StringVar(&o.Engine, "engine", "", "`ENGINE` cuda, torch or sim (default: cuda where there is a GPU and it is built in, else sim)")
 	f.Var(&card, "card", "emulate a card with so many bytes free")
 	f.Float64Var(&o.Tolerance, "tolerance", 0, "largest deviation that passes, in `PERCENT`")
-	f.StringVar(&junit, "junit", "", "also write the result to `FILE` as JUnit XML")
+	addOutput(cmd, &junit, "junit", "", "also write the result to `FILE` as JUnit XML")
 	f.BoolVar(&o.Force, "force", false, "use a card that other processes use")
 	f.Var(&reserve, "reserve", "free memory of the card that is never taken")
 	f.IntVar(&o.Device, "cuda-device", 0, "CUDA device `N`")
 	f.StringVar(&o.Python, "python", "", "`PYTHON` of the engine torch (default python3)")
-	f.StringVar(&cost, "save-cost", "", "measure what driver calls cost here and write `FILE`")
+	addOutput(cmd, &cost, "save-cost", "", "measure what driver calls cost here and write `FILE`")
 	env.addPolicy(cmd)
 	env.addDevice(cmd)
 	return cmd

@@ -4,8 +4,7 @@
 // one line what is wrong with a file and what to try.
 //
 // [Open] is what commands call; [Write] picks a format by the ending of the
-// name. [WriteFile] gives every kind of output the same promise: the whole
-// file appears, or nothing does.
+// name of an [Output].
 package formats
 
 import (
@@ -25,6 +24,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"allocsim/traces"
+	"allocsim/traces/native"
 	"allocsim/traces/perfetto"
 )
 
@@ -168,37 +168,87 @@ func open(ctx context.Context, path string, opts Options) (*source, error) {
 	if err != nil && err != io.EOF {
 		return s, fmt.Errorf("%s: %w", s.name, err)
 	}
-	switch {
-	case len(head) == 0:
+	if len(head) == 0 {
 		return s, fmt.Errorf("%s is empty", s.name)
-	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
-		z, err := gzip.NewReader(br)
-		if err != nil {
-			return s, fmt.Errorf("%s: gzip: %w", s.name, err)
-		}
-		s.unpack("gzip", z)
-	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		z, err := zstd.NewReader(br, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(1))
-		if err != nil {
-			return s, fmt.Errorf("%s: Zstandard: %w", s.name, err)
-		}
-		s.onClose(z.Close)
-		s.unpack("Zstandard", z)
-	case bytes.HasPrefix(head, []byte("BZh")):
-		s.unpack("bzip2", bzip2.NewReader(br))
-	default:
-		s.r = br
+	}
+	how, content, end, err := unpack(br)
+	if err != nil {
+		return s, fmt.Errorf("%s: %s: %w", s.name, how, err)
+	}
+	s.r = br
+	if how != "" {
+		s.onClose(end)
+		s.packed, s.file = how, nil
+		s.r = bufio.NewReaderSize(&watched{ctx: s.ctx, r: content}, headSize)
 	}
 	return s, nil
 }
 
+// unpack returns how r is packed ("gzip", "Zstandard", "bzip2", or empty), what
+// is inside, and what to call when that is no longer read.
+func unpack(r *bufio.Reader) (how string, content io.Reader, end func(), err error) {
+	end = func() {}
+	head, _ := r.Peek(4)
+	switch {
+	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
+		z, err := gzip.NewReader(r)
+		return "gzip", z, end, err
+	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		z, err := zstd.NewReader(r, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(1))
+		if err == nil {
+			end = z.Close
+		}
+		return "Zstandard", z, end, err
+	case bytes.HasPrefix(head, []byte("BZh")):
+		return "bzip2", bzip2.NewReader(r), end, nil
+	}
+	return "", r, end, nil
+}
+
+// formatOf is the name of the format of f, packed or not; empty if unknown.
+func formatOf(f *os.File) string {
+	how, content, end, err := unpack(bufio.NewReaderSize(f, headSize))
+	if err != nil {
+		return ""
+	}
+	defer end()
+	// What is cut short or damaged further on may be known by its beginning.
+	head, _ := bufio.NewReaderSize(content, headSize).Peek(headSize)
+	if perfetto.Detect(head) {
+		return perfetto.Format
+	}
+	for _, r := range readers {
+		if r.detect(head) {
+			if r.Name == native.FormatParquet && how == "" && !namesColumns(f) {
+				return ""
+			}
+			return r.Name
+		}
+	}
+	return ""
+}
+
+// namesColumns reports whether the end of a Parquet file, where its columns are
+// listed, has those of a trace: any table may be Parquet.
+func namesColumns(f *os.File) bool {
+	st, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	tail := make([]byte, min(st.Size(), 1<<20))
+	if _, err := f.ReadAt(tail, st.Size()-int64(len(tail))); err != nil {
+		return false
+	}
+	for _, column := range []string{"time_us", "action", "size"} {
+		if !bytes.Contains(tail, []byte(column)) {
+			return false
+		}
+	}
+	return true
+}
+
 // maxWindow is what the zstd tool accepts without being told otherwise.
 const maxWindow = 128 << 20
-
-func (s *source) unpack(how string, r io.Reader) {
-	s.packed, s.file = how, nil
-	s.r = bufio.NewReaderSize(&watched{ctx: s.ctx, r: r}, headSize)
-}
 
 // explain adds what a bare reading error means.
 func (s *source) explain(err error) error {

@@ -17,7 +17,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+	"github.com/parquet-go/parquet-go"
 
+	"allocsim/internal/outfile"
 	"allocsim/traces"
 	"allocsim/traces/native"
 	"allocsim/traces/snapshot"
@@ -179,10 +181,11 @@ func TestSidecar(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		path := filepath.Join(dir, c.snapshot)
-		err := WriteFile(path, func(w io.Writer) error {
-			return pack(path, w, func(w io.Writer) error { _, err := w.Write(data); return err })
-		})
+		file, err := outfile.New(path, outfile.Kind{})
 		if err != nil {
+			t.Fatal(err)
+		}
+		if err := WritePacked(file, func(w io.Writer) error { _, err := w.Write(data); return err }); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(filepath.Join(dir, c.beside), []byte(c.content), 0o600); err != nil {
@@ -217,9 +220,10 @@ func TestWrite(t *testing.T) {
 	}
 	want := rec.Devices[0]
 	dir := t.TempDir()
-	for _, name := range []string{"a.csv", "a.csv.gz", "a.csv.zst", "A.PARQUET", "a.parquet"} {
+	// The second time they replace what the first wrote.
+	for _, name := range []string{"a.csv", "a.csv.gz", "a.csv.zst", "A.PARQUET", "a.parquet", "a.csv", "a.csv.gz", "a.csv.zst", "A.PARQUET", "a.parquet"} {
 		path := filepath.Join(dir, name)
-		notes, err := Write(ctx, path, want)
+		notes, err := writeTo(ctx, path, want)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -243,12 +247,12 @@ func TestWrite(t *testing.T) {
 			t.Errorf("%s: %+v", name, g.Meta)
 		}
 	}
-	if notes, err := Write(ctx, filepath.Join(dir, "a.minimalloc.csv.gz"), want); err != nil || len(notes) == 0 {
+	if notes, err := writeTo(ctx, filepath.Join(dir, "a.minimalloc.csv.gz"), want); err != nil || len(notes) == 0 {
 		t.Errorf("minimalloc: %v, %q", err, notes)
 	} else if got, err := Open(ctx, filepath.Join(dir, "a.minimalloc.csv.gz"), Options{}); err != nil || got.Devices[0].NumBlocks != want.NumBlocks || len(got.Devices[0].Notes) == 0 {
 		t.Errorf("minimalloc: %v, %+v", err, got)
 	}
-	if notes, err := Write(ctx, filepath.Join(dir, "a.perfetto.json"), want); err != nil || len(notes) != 1 {
+	if notes, err := writeTo(ctx, filepath.Join(dir, "a.perfetto.json"), want); err != nil || len(notes) != 1 {
 		t.Errorf("perfetto: %v, %q", err, notes)
 	}
 	for name, msg := range map[string]string{
@@ -256,7 +260,7 @@ func TestWrite(t *testing.T) {
 		"a.csv.bz2":     "bzip2",
 		"no/such/a.csv": "there is no folder",
 	} {
-		if _, err := Write(ctx, filepath.Join(dir, name), want); err == nil || !strings.Contains(err.Error(), msg) {
+		if _, err := writeTo(ctx, filepath.Join(dir, name), want); err == nil || !strings.Contains(err.Error(), msg) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -282,54 +286,53 @@ func entries(t *testing.T, dir string) []string {
 	return names
 }
 
-// TestWriteFile holds it to its promise: all or nothing.
-func TestWriteFile(t *testing.T) {
+// A write that is cancelled or refused leaves what was there.
+func TestWriteSpares(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "out")
-	if err := os.WriteFile(path, []byte("before"), 0o640); err != nil {
-		t.Fatal(err)
-	}
-	boom := errors.New("boom")
-	if err := WriteFile(path, func(w io.Writer) error { io.WriteString(w, "half"); return boom }); !errors.Is(err, boom) {
-		t.Errorf("got %v", err)
-	}
-	func() {
-		defer func() { recover() }()
-		WriteFile(path, func(w io.Writer) error { io.WriteString(w, "half"); panic("boom") })
-	}()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	tr := &traces.Trace{Streams: []uint64{0}, Pools: []traces.PoolID{{}}, Events: []traces.Event{{Kind: traces.EmptyCache, ID: traces.NoBlock}}}
-	if _, err := Write(ctx, filepath.Join(dir, "t.csv"), tr); !errors.Is(err, context.Canceled) {
+	if _, err := writeTo(ctx, filepath.Join(dir, "t.csv"), tr); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	if data, err := os.ReadFile(path); err != nil || string(data) != "before" {
-		t.Errorf("after failures the file holds %q (%v)", data, err)
+	if got := entries(t, dir); len(got) > 0 {
+		t.Errorf("after a cancelled write the folder holds %q", got)
 	}
-	if got := entries(t, dir); !slices.Equal(got, []string{"out"}) {
-		t.Errorf("after failures the folder holds %q", got)
-	}
-	link := filepath.Join(dir, "link")
-	if err := os.Symlink("out", link); err != nil {
-		t.Skip("no symbolic links: ", err)
-	}
-	if err := WriteFile(link, func(w io.Writer) error { _, err := io.WriteString(w, "after"); return err }); err != nil {
+	var other bytes.Buffer // a table that is no trace
+	type row struct{ Name string }
+	if err := parquet.Write(&other, []row{{"milk"}}); err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(path)
-	st, err2 := os.Stat(path)
-	if err != nil || err2 != nil || string(data) != "after" || st.Mode().Perm() != 0o640 {
-		t.Errorf("through a link: %q, %v, %v", data, st.Mode(), err)
+	for name, content := range map[string][]byte{
+		"table.csv":          []byte("name,size\nmilk,1\n"),
+		"mini.csv":           []byte("id,lower,upper,size\n1,0,1,512\n"),
+		"n.minimalloc.csv":   []byte("time_us,action,id,size,stream\n0,alloc,1,512,0\n"),
+		"table.parquet":      other.Bytes(),
+		"torn.csv.gz":        {0x1f, 0x8b},
+		"settings.json":      []byte(`{"learning_rate": 0.1}`),
+		"kineto.json":        []byte(`{"schemaVersion": 1, "traceEvents": []}`),
+		"text.perfetto.json": []byte("milk\n"),
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := writeTo(t.Context(), path, tr); err == nil || !strings.Contains(err.Error(), "exists and is not ") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, content) {
+			t.Errorf("%s changed: %q, %v", name, got, err)
+		}
 	}
-	if l, err := os.Lstat(link); err != nil || l.Mode()&os.ModeSymlink == 0 {
-		t.Error("the link was replaced")
+}
+
+// writeTo writes a trace as a program does that reads nothing else.
+func writeTo(ctx context.Context, path string, tr *traces.Trace) ([]string, error) {
+	out, err := Output(path)
+	if err != nil {
+		return nil, err
 	}
-	if err := WriteFile(os.DevNull, func(w io.Writer) error { _, err := io.WriteString(w, "x"); return err }); err != nil {
-		t.Errorf("%s: %v", os.DevNull, err)
-	}
-	if err := WriteFile(dir, func(io.Writer) error { return nil }); err == nil {
-		t.Error("writing over a folder: no error")
-	}
+	return Write(ctx, out, tr)
 }
 
 func TestProgress(t *testing.T) {

@@ -1,9 +1,7 @@
 package formats
 
 import (
-	"bufio"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +12,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
+	"allocsim/internal/outfile"
 	"allocsim/traces"
 )
 
@@ -26,20 +25,37 @@ type writer struct {
 	losses func(t *traces.Trace) []string
 }
 
-// Write writes t to path in the format that the ending of path names,
-// optionally followed by .gz or .zst. Either the whole file appears or, on an
-// error or when ctx is done, none. The notes say what the format cannot carry.
-func Write(ctx context.Context, path string, t *traces.Trace) (notes []string, err error) {
+// Output is the file at path for a trace, in the format that the ending of path
+// names, optionally followed by .gz or .zst. Sources are the files that the
+// program reads; the file is none of them, and replaces no file of another kind.
+func Output(path string, sources ...outfile.Source) (*outfile.File, error) {
 	w, err := writerFor(path)
 	if err != nil {
 		return nil, err
 	}
-	err = WritePacked(path, func(out io.Writer) error { return w.write(ctx, out, t) })
+	kind := outfile.Kind{Name: "a trace in " + w.name, Is: func(f *os.File) bool { return formatOf(f) == w.name }}
+	for _, f := range Formats() {
+		if f.Name == w.name {
+			kind.Name = f.Title
+		}
+	}
+	return outfile.New(path, kind, sources...)
+}
+
+// Write writes t to out, in the format that the ending of its name tells.
+// Either the whole file appears or, on an error or when ctx is done, none. The
+// notes say what the format cannot carry.
+func Write(ctx context.Context, out *outfile.File, t *traces.Trace) (notes []string, err error) {
+	w, err := writerFor(out.Path())
+	if err != nil {
+		return nil, err
+	}
+	err = WritePacked(out, func(to io.Writer) error { return w.write(ctx, to, t) })
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, fmt.Errorf("writing %s: %w", path, err)
+		return nil, fmt.Errorf("writing %s: %w", out.Path(), err)
 	}
 	return w.losses(t), nil
 }
@@ -95,66 +111,7 @@ func pack(path string, out io.Writer, f func(io.Writer) error) error {
 	return z.Close()
 }
 
-// WritePacked is WriteFile for a file that is packed if path ends in .gz or
-// .zst.
-func WritePacked(path string, f func(io.Writer) error) error {
-	return WriteFile(path, func(out io.Writer) error { return pack(path, out, f) })
-}
-
-// WriteFile writes a file through f so that path either holds all of it or is
-// left as it was: f writes to a temporary name in the same folder, which is
-// renamed when f succeeds and removed when it fails or panics. What is not a
-// regular file, such as /dev/stdout, is written directly.
-func WriteFile(path string, f func(io.Writer) error) (err error) {
-	target := path
-	mode := os.FileMode(0o666)
-	if st, e := os.Stat(path); e == nil {
-		if st.IsDir() {
-			return fmt.Errorf("%s is a folder", path)
-		}
-		if !st.Mode().IsRegular() {
-			out, err := os.OpenFile(path, os.O_WRONLY, 0)
-			if err != nil {
-				return err
-			}
-			b := bufio.NewWriter(out)
-			return errors.Join(f(b), b.Flush(), out.Close())
-		}
-		mode = st.Mode().Perm()
-		// Write through a link instead of replacing it.
-		if target, err = filepath.EvalSymlinks(path); err != nil {
-			return err
-		}
-	}
-	dir, base := filepath.Split(target)
-	temp := filepath.Join(dir, "."+base+"."+rand.Text()[:8]+".tmp")
-	out, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		if errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("there is no folder %s", dir)
-		}
-		return err
-	}
-	done := false
-	defer func() {
-		if !done {
-			out.Close()
-			os.Remove(temp)
-		}
-	}()
-	b := bufio.NewWriterSize(out, 1<<16)
-	if err := f(b); err != nil {
-		return err
-	}
-	if err := b.Flush(); err != nil {
-		return err
-	}
-	if err := out.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(temp, target); err != nil {
-		return err
-	}
-	done = true
-	return nil
+// WritePacked writes out through f, packed if its name ends in .gz or .zst.
+func WritePacked(out *outfile.File, f func(io.Writer) error) error {
+	return out.Write(func(to io.Writer) error { return pack(out.Path(), to, f) })
 }
