@@ -26,6 +26,9 @@ type Options struct {
 	Fraction float64
 	Limit    int64
 	Capacity int64
+	// Assume restricts the explanations to one kind: "fraction", "capacity" (a
+	// full card) or "none"; empty = whatever fits the recording.
+	Assume string
 }
 
 // Recovered is a recording with what it does not say found out: the
@@ -50,6 +53,12 @@ type Recovered struct {
 	Check *CheckResult
 	// Inferred lists what was found out.
 	Inferred []string
+	// Explanations are the worlds that fit every recorded event, at least one,
+	// the most plausible first. Trace, Limit, Capacity and Check are those of
+	// the first.
+	Explanations []Explanation
+	// Open says, one sentence each, what the recording cannot tell.
+	Open []string
 }
 
 // Machine is the machine of the recorded run, as far as it is known.
@@ -92,6 +101,7 @@ func Recover(ctx context.Context, tr *traces.Trace, opts Options) (*Recovered, e
 		return nil, err
 	}
 	if tr.Recorded == nil || len(tr.Recorded.Addr) == 0 || c.Backend != conf.Native {
+		rec.explain()
 		return rec, nil
 	}
 	s := &settler{rec: rec}
@@ -113,6 +123,7 @@ func Recover(ctx context.Context, tr *traces.Trace, opts Options) (*Recovered, e
 	rec.Inferred = append(rec.Inferred, s.inferred()...)
 	rec.Trace = s.tr
 	rec.Check = s.check
+	rec.explain()
 	if rec.Check != nil {
 		rec.Check.Inferred = rec.Inferred
 		rec.Check.Notes = append(rec.Check.Notes, tr.Notes...)
