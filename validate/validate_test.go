@@ -147,6 +147,9 @@ func TestOnDriverDeviates(t *testing.T) {
 	if r.Pass || r.Measured.OOMs == 0 || r.Predicted.OOMs != 0 || r.Deviation.ReservedPeak >= 0 || len(r.Mismatches) == 0 || r.Mismatches[0].What != "oom" {
 		t.Errorf("report %+v", r)
 	}
+	if r.AtRealAddresses != nil {
+		t.Error("addresses are said to explain a card that is too small")
+	}
 }
 
 // Whatever driver call fails, and whenever: the run ends with that error and

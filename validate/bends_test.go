@@ -1,0 +1,83 @@
+package validate
+
+import (
+	"testing"
+
+	"allocsim/internal/bend"
+)
+
+// TestBends bends what counts as confirmed.
+func TestBends(t *testing.T) {
+	bend.Run(t, []bend.Bend{
+		{Rule: "a deviation is a share of what was measured", File: "report.go", Test: "TestVerdictByHand",
+			Old: "float64(measured-predicted) / float64(predicted)", Bent: "float64(measured-predicted) / float64(measured)"},
+		{Rule: "what was not predicted at all is no deviation", File: "report.go", Test: "TestPercent",
+			Old: "math.Copysign(100, float64(measured))", Bent: "0"},
+		{Rule: "the tolerance itself is too much", File: "report.go", Test: "TestVerdictByHand",
+			Old: "<= r.Tolerance ||", Bent: "< r.Tolerance ||"},
+		{Rule: "only more than predicted is a deviation", File: "report.go", Test: "TestVerdictByHand",
+			Old: "math.Abs(percent(p, m))", Bent: "percent(p, m)"},
+		{Rule: "the slack of reserved bytes is for allocated ones too", File: "report.go", Test: "TestVerdictByHand",
+			Old: "m.AllocatedPeak, d.AllocatedPeak, 0)", Bent: "m.AllocatedPeak, d.AllocatedPeak, r.Slack)"},
+		{Rule: "failed requests do not count", File: "report.go", Test: "TestVerdictByHand",
+			Old: "m.OOMs, d.OOMs, 0)", Bent: "m.OOMs, d.OOMs, 1<<40)"},
+		{Rule: "fragmentation is off by a share of itself", File: "report.go", Test: "TestVerdictByHand",
+			Old: "100 * (m.Fragmentation - p.Fragmentation)", Bent: "100 * (m.Fragmentation/p.Fragmentation - 1)"},
+		{Rule: "a report passes when one check does", File: "report.go", Test: "TestVerdictByHand",
+			Old: "r.Pass = r.Pass && c.Pass", Bent: "r.Pass = r.Pass || c.Pass"},
+		{Rule: "events count although a tolerance is given", File: "report.go", Test: "TestVerdictByHand",
+			Old: "len(r.Mismatches) == 0 || r.Tolerance > 0", Bent: "len(r.Mismatches) == 0"},
+		{Rule: "events never count", File: "report.go", Test: "TestVerdictByHand",
+			Old: "len(r.Mismatches) == 0 || r.Tolerance > 0", Bent: "r.Tolerance >= 0"},
+		{Rule: "the driver's addresses excuse PyTorch", File: "report.go", Test: "TestVerdictByHand",
+			Old: "r.Engine == EngineCUDA && r.AtRealAddresses != nil", Bent: "r.AtRealAddresses != nil"},
+		{Rule: "the driver's addresses excuse nothing", File: "report.go", Test: "TestVerdictByHand",
+			Old: "near(p) || near(at)", Bent: "near(p)"},
+		{Rule: "a failed request at another place is the same", File: "report.go", Test: "TestFailedRequestsCompared",
+			Old: " || predicted[i].Event != measured[i].Event", Bent: ""},
+		{Rule: "mismatches of one sort crowd out the others", File: "report.go", Test: "TestMismatchesAreBounded",
+			Old: "if m.What == what {", Bent: "if m.What != \"\" {"},
+		{Rule: "checkpoints at different events are compared", File: "report.go", Test: "TestCheckpoints",
+			Old: "if predicted[i].at == measured[i].at {", Bent: "if true {"},
+		{Rule: "events agree by their kind", File: "report.go", Test: "TestPlacesAreRelative",
+			Old: "if p == m {", Bent: "if p.action == m.action {"},
+		{Rule: "addresses are compared as they are", File: "report.go", Test: "TestPlacesAreRelative",
+			Old: "out.segment, out.offset = s.number, int64(e.addr-s.addr)", Bent: "out.segment, out.offset = s.number, int64(e.addr)"},
+		{Rule: "places within a segment do not count", File: "report.go", Test: "TestPlacesAreRelative",
+			Old: "out.segment, out.offset = s.number, int64(e.addr-s.addr)", Bent: "out.segment = s.number"},
+		{Rule: "a segment that was given back is still there", File: "report.go", Test: "TestPlacesAreRelative",
+			Old: "if e.action == policies.ActionSegmentFree ||", Bent: "if"},
+		{Rule: "a reservation without memory is still there", File: "report.go", Test: "TestPlaces",
+			Old: "e.action == policies.ActionSegmentUnmap && s.mapped == 0", Bent: "e.action == policies.ActionSegmentUnmap && s.mapped < 0"},
+		{Rule: "the order in which pending frees complete counts", File: "report.go", Test: "TestTorchReport",
+			Old: "sortEntries(out[i-run : i])", Bent: "sortEntries(out[i:i])"},
+
+		{Rule: "the last of equal peaks is the peak", File: "validate.go", Test: "TestRecorder",
+			Old: "if r.reserved > r.peak {", Bent: "if r.reserved >= r.peak {"},
+		{Rule: "unmapped memory stays reserved", File: "validate.go", Test: "TestRecorder",
+			Old: "case policies.ActionSegmentFree, policies.ActionSegmentUnmap:\n\t\tr.reserved -= e.Size", Bent: "case policies.ActionSegmentFree, policies.ActionSegmentUnmap:\n\t\tif e.Action == policies.ActionSegmentFree {\n\t\t\tr.reserved -= e.Size\n\t\t}"},
+		{Rule: "every request is a checkpoint", File: "validate.go", Test: "TestRecorder",
+			Old: "if at.Event >= r.next {", Bent: "if true {"},
+		{Rule: "a capacity changes what a fraction is of", File: "validate.go", Test: "TestPrepareTotal",
+			Old: "if o.Config.Total == 0 {\n\t\to.Config.Total = tr.Meta.DeviceTotal", Bent: "if o.Config.Total == 0 || o.Card > 0 {\n\t\to.Config.Total = tr.Meta.DeviceTotal"},
+		{Rule: "a prediction stops at the first failed request", File: "validate.go", Test: "TestPrepareRunsToTheEnd",
+			Old: "o.Config.StopAtOOM, o.Config.MaxReserved, o.Config.Detail = false, 0, false", Bent: "o.Config.MaxReserved, o.Config.Detail = 0, false"},
+		{Rule: "a card and a capacity may contradict each other", File: "validate.go", Test: "TestRun",
+			Old: "o.Config.Capacity != 0 && o.Config.Capacity != o.Card", Bent: "o.Config.Capacity < 0"},
+		{Rule: "the modelled device confirms", File: "validate.go", Test: "TestRun",
+			Old: "r.Device = \"modelled device\"", Bent: "r.Device = \"modelled device\"\n\tr.Confirmed = true"},
+		{Rule: "the repeated prediction has addresses of its own", File: "validate.go", Test: "TestOtherAddresses",
+			Old: "addr, d.addrs = d.addrs[0], d.addrs[1:]", Bent: "d.addrs = d.addrs[1:]"},
+		{Rule: "an explanation need not agree", File: "validate.go", Test: "TestOnDriverDeviates",
+			Old: "if !slices.Equal(placeAll(rec.events, o.Config.Total), placeAll(events, o.Config.Total)) {", Bent: "if false {"},
+
+		{Rule: "a statistic that nobody simulates agrees", File: "torch.go", Test: "TestStatistics",
+			Old: "r.Notes = append(r.Notes, fmt.Sprintf(\"PyTorch has a statistic", Bent: "r.StatsCompared++\n\t\t\tr.Notes = append(r.Notes, fmt.Sprintf(\"PyTorch has a statistic"},
+		{Rule: "frees are pending after a flush", File: "torch.go", Test: "TestWaits",
+			Old: "clear(w.pending)", Bent: "_ = w.pending"},
+		{Rule: "a check that confirmed nothing passes in JUnit", File: "junit.go", Test: "TestJUnitAndJSON",
+			Old: "case !r.Confirmed:", Bent: "case false:"},
+		{Rule: "failures are not counted in JUnit", File: "junit.go", Test: "TestJUnitAndJSON",
+			Old: "s.Failures++", Bent: "s.Skipped++"},
+	})
+}
