@@ -23,6 +23,7 @@ type conversion struct {
 
 func newConvert(a *app) *cobra.Command {
 	env := &environment{a: a}
+	var into string
 	cmd := &cobra.Command{
 		Use:   "convert IN OUT",
 		Short: "Convert a trace between formats",
@@ -33,11 +34,13 @@ func newConvert(a *app) *cobra.Command {
 beside a kernel timeline: OUT.json has the requested bytes, OUT.perfetto.json
 the curves of a simulation (reserved, allocated, active) of the recorded
 configuration, or that of --conf or --policy (these and the flags of the device
-go with OUT.perfetto.json only). What the format cannot carry is
+go with OUT.perfetto.json only). --into puts these curves above the kernels of a
+profiler trace, of which OUT is then a copy. What the format cannot carry is
 said, and stays with the file where it has room for notes.`,
 		Example: `  allocsim convert snapshot.pickle trace.csv
   allocsim convert trace.csv trace.parquet
-  allocsim convert snapshot.pickle curves.perfetto.json`,
+  allocsim convert snapshot.pickle curves.perfetto.json
+  allocsim convert profile.json both.perfetto.json --into profile.json`,
 		Args: arguments(2, 2, "two files, IN and OUT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {
@@ -48,7 +51,10 @@ said, and stays with the file where it has room for notes.`,
 				return err
 			}
 			if strings.HasSuffix(strings.ToLower(formats.PlainName(args[1])), ".perfetto.json") {
-				return env.convertCurves(cmd, args[0], out)
+				return env.convertCurves(cmd, args[0], into, out)
+			}
+			if into != "" {
+				return fmt.Errorf("--into goes with OUT.perfetto.json only; %s holds the requests as recorded", args[1])
 			}
 			for _, name := range simulationFlags {
 				if cmd.Flags().Changed(name) {
@@ -71,6 +77,7 @@ said, and stays with the file where it has room for notes.`,
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&into, "into", "", "with OUT.perfetto.json: the profiler trace `FILE` to add the curves to")
 	env.addPolicy(cmd)
 	env.addDevice(cmd)
 	return cmd
@@ -91,7 +98,7 @@ func formatList() string {
 }
 
 // convertCurves simulates and writes counter tracks.
-func (e *environment) convertCurves(cmd *cobra.Command, in string, out *outfile.File) error {
+func (e *environment) convertCurves(cmd *cobra.Command, in, into string, out *outfile.File) error {
 	c, err := e.caseOf(cmd.Context(), in)
 	if err != nil {
 		return err
@@ -106,7 +113,21 @@ func (e *environment) convertCurves(cmd *cobra.Command, in string, out *outfile.
 		{Name: "active", TimeUS: s.TimeUS, Value: s.Active},
 	}
 	opts := perfetto.Options{Process: "allocsim: " + c.Policy.String(), ClockUS: c.Trace.Meta.ClockUS}
-	if err := formats.WritePacked(out, func(w io.Writer) error { return perfetto.Write(cmd.Context(), w, opts, tracks) }); err != nil {
+	write := func(w io.Writer) error { return perfetto.Write(cmd.Context(), w, opts, tracks) }
+	if into != "" {
+		write = func(w io.Writer) error {
+			profile, err := formats.Content(cmd.Context(), into)
+			if err != nil {
+				return fmt.Errorf("--into: %w", err)
+			}
+			defer profile.Close()
+			if err := perfetto.Merge(cmd.Context(), w, profile, opts, tracks); err != nil {
+				return fmt.Errorf("--into %s: %w", into, err)
+			}
+			return nil
+		}
+	}
+	if err := formats.WritePacked(out, write); err != nil {
 		return err
 	}
 	if e.a.json {

@@ -2,10 +2,16 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"allocsim/traces/formats"
+	"allocsim/traces/perfetto"
 )
 
 // TestSimulationFlags makes convert refuse what would change nothing in OUT.
@@ -96,6 +102,87 @@ func TestKeepInput(t *testing.T) {
 	for range 2 {
 		if _, stderr, code := execute(t, "", "convert", file("job.pickle.zst"), file("job.json"), "--quiet"); code != exitOK {
 			t.Errorf("convert over an old output: exit code %d, %s", code, stderr)
+		}
+	}
+}
+
+// TestInto adds curves to the profiler trace that they come from: what was
+// there stays, and the curves lie within its times.
+func TestInto(t *testing.T) {
+	profile, err := filepath.Abs("../../traces/kineto/testdata/resnet50_cut.json.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	for range 2 { // the second time over the first
+		if _, stderr, code := execute(t, "", "convert", profile, "both.perfetto.json", "--into", profile); code != exitOK {
+			t.Fatalf("exit code %d, %s", code, stderr)
+		}
+	}
+	type event struct {
+		Name string  `json:"name"`
+		TS   float64 `json:"ts"`
+		PID  any     `json:"pid"`
+	}
+	read := func(path string) (ours, others []event) {
+		t.Helper()
+		r, err := formats.Content(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		var doc struct {
+			TraceEvents []event `json:"traceEvents"`
+		}
+		if err := json.NewDecoder(r).Decode(&doc); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range doc.TraceEvents {
+			if e.PID == float64(perfetto.DefaultPID) {
+				ours = append(ours, e)
+			} else {
+				others = append(others, e)
+			}
+		}
+		return ours, others
+	}
+	ours, others := read("both.perfetto.json")
+	_, before := read(profile)
+	if !slices.Equal(others, before) || len(before) == 0 {
+		t.Errorf("%d events of the profile, %d before", len(others), len(before))
+	}
+	first, last := math.Inf(1), 0.0
+	for _, e := range before {
+		if e.Name == "[memory]" {
+			first, last = min(first, e.TS), max(last, e.TS)
+		}
+	}
+	names := make(map[string]int)
+	for _, e := range ours {
+		names[e.Name]++
+		if e.TS != 0 && (e.TS < first-1 || e.TS > last+1) {
+			t.Errorf("%s at %f, but the memory events are from %f to %f", e.Name, e.TS, first, last)
+		}
+	}
+	for _, name := range []string{"reserved", "allocated", "active"} {
+		if names[name] < 2 {
+			t.Errorf("%d points of %s", names[name], name)
+		}
+	}
+	for line, want := range map[string]string{
+		"x.csv --into " + profile:                                        "--into goes with OUT.perfetto.json only",
+		"x.perfetto.json --into nowhere.json":                            "--into: there is no file nowhere.json",
+		"x.perfetto.json --into x.txt":                                   "not a Chrome trace",
+		"x.perfetto.json --into=":                                        "--into is empty",
+		"both.perfetto.json --into both.perfetto.json":                   "is what --into names",
+		"both.perfetto.json --into ./both.perfetto.json --policy direct": "is what --into names",
+	} {
+		if err := os.WriteFile("x.txt", []byte("milk"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, stderr, code := execute(t, "", append([]string{"convert", profile}, strings.Fields(line)...)...)
+		if code != exitUsage || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: exit code %d, %s; want %q", line, code, stderr, want)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func (e *environment) parse(cmd *cobra.Command) error {
 	e.fracSet = cmd.Flags().Changed("memory-fraction")
 	// An empty name is a shell variable that is not set, not the wish for the
 	// default. (An empty --conf means PyTorch's defaults.)
-	for _, name := range []string{"gpu", "policy", "catalogue", "torch", "sidecar"} {
+	for _, name := range []string{"gpu", "policy", "catalogue", "torch", "sidecar", "into"} {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
 			return fmt.Errorf("--%s is empty; is a variable of the shell not set?", name)
 		}

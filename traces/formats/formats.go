@@ -205,6 +205,29 @@ func unpack(r *bufio.Reader) (how string, content io.Reader, end func(), err err
 	return "", r, end, nil
 }
 
+// Content opens the file at path and unpacks it, without looking at what it is.
+func Content(ctx context.Context, path string) (io.ReadCloser, error) {
+	s, err := open(ctx, path, Options{})
+	if err != nil {
+		if s != nil {
+			s.close()
+		}
+		return nil, err
+	}
+	return &content{s.r, s}, nil
+}
+
+// content is the unpacked content of a source.
+type content struct {
+	io.Reader
+	s *source
+}
+
+func (c *content) Close() error {
+	c.s.close()
+	return nil
+}
+
 // formatOf is the name of the format of f, packed or not; empty if unknown.
 func formatOf(f *os.File) string {
 	how, content, end, err := unpack(bufio.NewReaderSize(f, headSize))
@@ -214,7 +237,7 @@ func formatOf(f *os.File) string {
 	defer end()
 	// What is cut short or damaged further on may be known by its beginning.
 	head, _ := bufio.NewReaderSize(content, headSize).Peek(headSize)
-	if perfetto.Detect(head) {
+	if perfetto.Detect(head) || perfetto.DetectMerged(head) {
 		return perfetto.Format
 	}
 	for _, r := range readers {

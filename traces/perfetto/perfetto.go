@@ -69,6 +69,12 @@ func Detect(head []byte) bool {
 	return bytes.HasPrefix(head, fmt.Appendf(nil, "%s{%s%d,", opening, processName, DefaultPID))
 }
 
+// DetectMerged reports whether a Chrome trace that begins with head has tracks
+// that [Merge] added.
+func DetectMerged(head []byte) bool {
+	return bytes.Contains(head, fmt.Appendf(nil, "%s%d,", processName, DefaultPID))
+}
+
 // How a file begins.
 const (
 	opening     = `{"displayTimeUnit":"ms","traceEvents":[` + "\n"
