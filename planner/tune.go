@@ -181,7 +181,6 @@ type tuner struct {
 	done     int64
 	iters    int // iterations of all traces; -1 = not counted yet
 	total    int64
-	stopped  bool
 }
 
 func (t *tuner) prepare() error {

@@ -386,7 +386,7 @@ func textsOf(t *testing.T, svg []byte) []box {
 func TestHostileNames(t *testing.T) {
 	rec := plotstest.Recording(t, "..", "gnn__tight")
 	m, _ := memoryOf(t, rec.Trace, rec.Config(), ByTime)
-	evil := "</text><script>alert(1)</script>\x00\x1b[31m\xff ‮ ∀x&\"'" + strings.Repeat("W", 400)
+	evil := "</text><script>alert(1)</script>\x00\x1b[31m\xff \u202e ∀x&\"'" + strings.Repeat("W", 400)
 	f := &Timeline{Source: evil, Runs: []Run{{Name: evil, Memory: m}, {Name: evil, Memory: m}}}
 	for _, format := range []Format{SVG, PNG, PDF} {
 		out := render(t, f, Options{Format: format, Title: evil, Footer: evil, DPI: 50})

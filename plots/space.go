@@ -37,8 +37,6 @@ type held struct {
 
 func (h *held) size() int64 { return int64(h.hi - h.lo) }
 
-func (h *held) used() int64 { return h.size() - h.freeBytes }
-
 // run is the part of a gap that the allocator can give back to the driver:
 // a segment in which nothing lives, or whole pages of an expandable one.
 func (h *held) run(g gap) (lo, hi uint64) {

@@ -59,9 +59,6 @@ func Printable(s string) string {
 	return b.String()
 }
 
-// Len is the number of rows.
-func (t *Table) Len() int { return len(t.rows) }
-
 // Write prints the table. style, if not nil, is applied to the header's cells.
 func (t *Table) Write(w io.Writer, style *lipgloss.Style) error {
 	_, err := io.WriteString(w, strings.Join(t.Lines(style), ""))

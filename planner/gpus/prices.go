@@ -49,6 +49,3 @@ func (c *Catalogue) LoadPrices(r io.Reader, source string) (Prices, error) {
 	}
 	return prices, nil
 }
-
-// LoadPrices reads prices of cards of the embedded catalogue.
-func LoadPrices(r io.Reader, source string) (Prices, error) { return Default().LoadPrices(r, source) }

@@ -189,11 +189,9 @@ func TestRandomPrograms(t *testing.T) {
 		ops[0].constant, ops[0].slope = 0, max(ops[0].slope, 1) // something varies
 		build := func(x int64) *traces.Trace {
 			b := traces.NewBuilder(0)
-			var live []traces.BlockID
 			due := map[int][]traces.BlockID{}
 			for i, o := range ops {
 				id := b.Alloc(int64(i), o.constant+o.slope*x, b.Stream(uint64(i%2)), 0)
-				live = append(live, id)
 				due[i+o.life] = append(due[i+o.life], id)
 				for _, f := range due[i] {
 					b.Free(int64(i), f)

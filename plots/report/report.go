@@ -394,13 +394,6 @@ func (b *builder) figures(tv *traceView, runs []*run, i int) error {
 	})
 }
 
-func (b *builder) version() conf.Version {
-	if b.o.PyTorch == (conf.Version{}) {
-		return conf.Latest
-	}
-	return b.o.PyTorch
-}
-
 // figure draws a figure as inline SVG of w × h inches.
 func figure(f plots.Figure, w, h vg.Length) (template.HTML, error) {
 	var out bytes.Buffer

@@ -232,9 +232,7 @@ func (s *search) part(waiting []int32, a, z int32, last int64) outcome {
 		s.steps += int64(s.hi[b]-s.lo[b]) / 8
 	}
 	old := s.arena[len(s.arena)-len(waiting) : len(s.arena) : len(s.arena)]
-	for _, b := range waiting {
-		s.arena = append(s.arena, b)
-	}
+	s.arena = append(s.arena, waiting...)
 	order := s.arena[len(s.arena)-len(waiting) : len(s.arena) : len(s.arena)]
 	slices.SortFunc(order, func(x, y int32) int {
 		return cmp.Or(cmp.Compare(s.score[y], s.score[x]), cmp.Compare(x, y))

@@ -506,7 +506,7 @@ func (r *run) check() error {
 			}
 			want, ok := byHandle[b.Handle]
 			if !ok {
-				return fmt.Errorf("Segments shows handle %#x at %#x, which is not in use", uint64(b.Handle), b.Addr)
+				return fmt.Errorf("in Segments, handle %#x is at %#x, which is not in use", uint64(b.Handle), b.Addr)
 			}
 			delete(byHandle, b.Handle)
 			state := policies.BlockLive
@@ -514,7 +514,7 @@ func (r *run) check() error {
 				state = policies.BlockPending
 			}
 			if b.Addr != want.Addr || b.Requested != want.size || b.State != state {
-				return fmt.Errorf("Segments shows handle %#x at %#x with %d requested bytes in state %d; it is at %#x with %d bytes in state %d",
+				return fmt.Errorf("in Segments, handle %#x is at %#x with %d requested bytes in state %d; it is at %#x with %d bytes in state %d",
 					uint64(b.Handle), b.Addr, b.Requested, b.State, want.Addr, want.size, state)
 			}
 			if b.Size < b.Requested {

@@ -12,12 +12,9 @@ import (
 type broken struct {
 	policies.Policy
 	device policies.Device
-	stats  policies.Stats
 	fault  string
 	calls  int
 	last   policies.Block
-	held   []policies.Handle
-	slots  int
 }
 
 func (b *broken) Malloc(r policies.Request) (policies.Block, error) {
@@ -121,8 +118,8 @@ func TestCatches(t *testing.T) {
 	// What the suite says first depends on the script: any of the patterns.
 	faults := map[string]string{
 		"":                             "",
-		"overlap":                      "Segments shows handle",
-		"unaligned":                    "Segments shows handle",
+		"overlap":                      "in Segments, handle",
+		"unaligned":                    "in Segments, handle",
 		"depends on the stream number": "with other stream numbers",
 		"depends on addresses":         "with other addresses",
 		"overflows":                    "succeeded on a device",

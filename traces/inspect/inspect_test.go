@@ -49,8 +49,7 @@ func program(script string) (*traces.Trace, error) {
 		opts  map[string]int
 		site  string
 	}
-	var parse func(string) line
-	parse = func(s string) line {
+	parse := func(s string) line {
 		l := line{opts: map[string]int{}}
 		for _, w := range strings.Fields(s) {
 			if k, v, ok := strings.Cut(w, "="); ok && k != "at" {

@@ -12,11 +12,6 @@ type Attention struct {
 	Saves bool
 }
 
-// Out is the bytes of the result.
-func (a Attention) Out() int64 {
-	return a.Batch * a.Heads * a.Seq * a.ValueDim * a.DType.Size()
-}
-
 // CuDNNForward is the bytes of cuDNN's log-sum-exp and of the workspace of its
 // forward kernel. Source: native/cudnn/MHA.cpp for the former; the latter
 // measured (decoding one token needs none).

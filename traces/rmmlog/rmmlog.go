@@ -253,7 +253,7 @@ func parse(fields []lines.Field, where *[numCols]int, clk *clock) (r row, err er
 		}
 		return nil, false
 	}
-	text, ok := get(colAction)
+	text, _ := get(colAction)
 	switch string(text) {
 	case "allocate":
 		r.action = allocate
@@ -264,7 +264,8 @@ func parse(fields []lines.Field, where *[numCols]int, clk *clock) (r row, err er
 	default:
 		return r, bad(colAction, "%q is not allocate, free or allocate failure", text)
 	}
-	if text, ok = get(colPointer); !ok {
+	text, ok := get(colPointer)
+	if !ok {
 		return r, bad(colPointer, "missing")
 	}
 	if r.addr, err = pointer(text); err != nil {

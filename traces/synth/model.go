@@ -150,16 +150,6 @@ func familyNames() []string {
 	return names
 }
 
-// Families lists the model families and the keys that a description of each
-// may have, besides name and family.
-func Families() map[string][]string {
-	m := make(map[string][]string, len(families))
-	for f, keys := range families {
-		m[f] = slices.Clone(keys)
-	}
-	return m
-}
-
 // Load returns a built-in model by name or reads a YAML description: a file
 // whose name ends in .yaml or .yml or that exists, or the text itself when it
 // has a line break. Unknown keys are errors that name the key.

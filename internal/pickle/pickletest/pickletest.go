@@ -4,11 +4,9 @@ package pickletest
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 )
 
 // Dict is a Python dict with its order. A pointer to one is written once and
@@ -305,69 +303,4 @@ func (w *Writer) tuple(t Tuple) {
 		w.op('t')
 	}
 	w.memoize()
-}
-
-// FromJSON makes a value from JSON text, keeping the order of keys. Numbers
-// with a point are floats, the others integers; hexadecimal strings such as
-// "0x10" are integers.
-func FromJSON(text string) (any, error) {
-	d := json.NewDecoder(strings.NewReader(text))
-	d.UseNumber()
-	v, err := fromJSON(d)
-	if err != nil {
-		return nil, err
-	}
-	if d.More() {
-		return nil, fmt.Errorf("text behind the JSON value")
-	}
-	return v, nil
-}
-
-func fromJSON(d *json.Decoder) (any, error) {
-	tok, err := d.Token()
-	if err != nil {
-		return nil, err
-	}
-	switch tok := tok.(type) {
-	case json.Delim:
-		if tok == '{' {
-			var out Dict
-			for d.More() {
-				key, err := d.Token()
-				if err != nil {
-					return nil, err
-				}
-				v, err := fromJSON(d)
-				if err != nil {
-					return nil, err
-				}
-				out = append(out, Pair{key.(string), v})
-			}
-			_, err := d.Token()
-			return out, err
-		}
-		var out List
-		for d.More() {
-			v, err := fromJSON(d)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, v)
-		}
-		_, err := d.Token()
-		return out, err
-	case json.Number:
-		if strings.ContainsAny(tok.String(), ".eE") {
-			return tok.Float64()
-		}
-		return tok.Int64()
-	case string:
-		if strings.HasPrefix(tok, "0x") {
-			if n, err := strconv.ParseInt(tok[2:], 16, 64); err == nil {
-				return n, nil
-			}
-		}
-		return tok, nil
-	}
-	return tok, nil
 }

@@ -1,3 +1,5 @@
+//lint:file-ignore ST1005 these errors are PyTorch's own words
+
 package conf
 
 import (

@@ -163,9 +163,8 @@ func (efficientAttention) forward(e *Engine, n *Node, q, k, v *Tensor) *Tensor {
 
 func (efficientAttention) backward(e *Engine, g, out, q, k, v *Tensor) (dq, dk, dv *Tensor) {
 	like := func(t *Tensor) *Tensor { return e.bshd(t.DType, t.Dim(0), t.Dim(1), t.Dim(2), t.Dim(3)) }
-	gt := e.Transpose(g, 1, 2)
-	if !gt.Contiguous() {
-		gt = e.like1(gt)
+	if gt := e.Transpose(g, 1, 2); !gt.Contiguous() {
+		e.like1(gt)
 	}
 	dq = like(q)
 	dk = like(k)
