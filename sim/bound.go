@@ -2,9 +2,11 @@ package sim
 
 import "allocsim/traces"
 
-// Bound is the most requested bytes that live at once: no placement by any
-// allocator can need less. Pending frees count as live; requests that failed in
-// the recording do not count.
+// Bound is the most requested bytes that must live at once whatever completes
+// when: no placement by any allocator can need less. A block whose free waits
+// for another stream counts as gone, because the GPU may be done with it at
+// once and an allocator that synchronises does not wait. Requests that failed
+// in the recording do not count.
 func Bound(tr *traces.Trace) int64 { return mostLive(tr, false) }
 
 // Need is Bound with the requests that failed in the recording: what the
@@ -19,14 +21,15 @@ func mostLive(tr *traces.Trace, failed bool) int64 {
 		switch e.Kind {
 		case traces.Alloc:
 			size[e.ID] = e.Size
-			live += size[e.ID]
+			live += e.Size
 			most = max(most, live)
 		case traces.OOM:
 			if failed {
 				most = max(most, live+e.Size)
 			}
-		case traces.Free, traces.FreeCompleted:
+		case traces.Free, traces.FreeRequested, traces.FreeCompleted:
 			live -= size[e.ID]
+			size[e.ID] = 0 // a completion that follows a request counts once
 		}
 	}
 	return most

@@ -32,11 +32,15 @@ type memory struct {
 	capacity int64 // bytes; math.MaxInt64 = unlimited
 	used     int64
 	peak     int64
+	refused  int64 // least bytes that would have had to fit for a call that failed; 0 = none failed
 }
 
 // take claims size bytes, or fails.
 func (m *memory) take(size int64) error {
 	if size > m.capacity-m.used {
+		if need := m.used + size; m.refused == 0 || need < m.refused {
+			m.refused = need
+		}
 		return policies.ErrOutOfMemory
 	}
 	m.used += size
@@ -120,6 +124,17 @@ func (d *Device) Hold(addr uint64, size int64, expandable bool) {
 	default:
 		d.place = &pinned{other: p, low: min(modelA, s.addr)}
 	}
+}
+
+// Alike is the range of capacities, low ≤ c < high, in which every call so far
+// would have been answered as it was: on each of them a run goes the same way,
+// if its policy does not look at the device's size. high is math.MaxInt64 when
+// no call has failed.
+func (d *Device) Alike() (low, high int64) {
+	if d.mem.refused == 0 {
+		return d.mem.peak, math.MaxInt64
+	}
+	return d.mem.peak, d.mem.refused
 }
 
 // Driver sums up the calls so far.

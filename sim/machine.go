@@ -31,14 +31,9 @@ type Machine struct {
 }
 
 // On is the machine of the same program on a device of which the allocator can
-// get capacity bytes and which reports total bytes (0 = capacity). What limited
-// the allocator on the old device does not carry over.
-func On(capacity, total int64) Machine {
-	if total == 0 {
-		total = capacity
-	}
-	return Machine{Capacity: capacity, Total: total}
-}
+// get capacity bytes and which reports total bytes (0 = not said; see Resolve).
+// What limited the allocator on the old device does not carry over.
+func On(capacity, total int64) Machine { return Machine{Capacity: capacity, Total: total} }
 
 // WithFraction is m under another memory fraction, in place of any limit.
 func (m Machine) WithFraction(f float64) Machine {
@@ -46,16 +41,29 @@ func (m Machine) WithFraction(f float64) Machine {
 	return m
 }
 
-// Resolve works out what m leaves open: Total from Capacity or, without one,
-// from recorded (the device's bytes that a recording names, 0 = unknown), and
-// Limit from the fraction that m or else the policy sets. The error says that a
-// fraction is out of range or lacks the device's size.
+// Resolve works out what m leaves open. recorded is the device's bytes that a
+// recording names, 0 = unknown.
+//
+// Limit comes from the fraction that m or else the policy sets, of Total; where
+// that is not said, of Capacity (a device of that size is meant), else of
+// recorded. Total itself is then Capacity, too; but PyTorch looks at it for
+// address space only, and that does not shrink with what is free: there
+// Capacity is a part of the recorded device, unless it exceeds that.
+//
+// The error says that a fraction is out of range or lacks the device's size.
 func (m Machine) Resolve(spec *policies.Spec, recorded int64) (Machine, error) {
-	if m.Total == 0 {
-		m.Total = m.Capacity
+	base := m.Total
+	if base == 0 {
+		base = m.Capacity
+	}
+	if base == 0 {
+		base = recorded
 	}
 	if m.Total == 0 {
-		m.Total = recorded
+		m.Total = base
+		if spec != nil && spec.LimitOf != nil {
+			m.Total = max(m.Capacity, recorded)
+		}
 	}
 	fraction := m.Fraction
 	if fraction == 0 && spec != nil {
@@ -67,12 +75,12 @@ func (m Machine) Resolve(spec *policies.Spec, recorded int64) (Machine, error) {
 	switch {
 	case fraction < 0 || fraction > 1 || math.IsNaN(fraction):
 		return m, fmt.Errorf("a memory fraction is between 0 and 1, not %v", fraction)
-	case m.Total == 0:
+	case base == 0:
 		return m, fmt.Errorf("a memory fraction of %v needs the device's size: give --capacity or --gpu", fraction)
 	case spec != nil && spec.LimitOf != nil:
-		m.Limit = spec.LimitOf(fraction, m.Total)
+		m.Limit = spec.LimitOf(fraction, base)
 	case fraction < 1:
-		m.Limit = int64(fraction * float64(m.Total))
+		m.Limit = int64(fraction * float64(base))
 	}
 	if m.Limit == 0 && fraction < 1 {
 		m.Limit = 1 // less than a byte, but not "no limit"

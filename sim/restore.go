@@ -1,7 +1,10 @@
 package sim
 
 import (
+	"context"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 
 	"allocsim/policies"
 	"allocsim/traces"
@@ -59,4 +62,36 @@ func BlockState(s traces.BlockState) policies.BlockState {
 		return policies.BlockPending
 	}
 	return policies.BlockFree
+}
+
+// begin puts the start of the trace in place as the configuration asks and
+// returns the event to go on from.
+func (r *Session) begin(ctx context.Context) (int, error) {
+	if r.cfg.FromStart {
+		if restored, err := r.Restore(); err != nil || restored {
+			return r.tr.StartEvents, err
+		}
+	}
+	n := r.tr.StartEvents
+	if r.cfg.StartOrder == 0 || n < 2 || !simpleStart(r.tr) {
+		return 0, nil
+	}
+	// The same events in another order, so that everything else stays as it is.
+	whole := r.tr
+	shuffled := *whole
+	shuffled.Events = slices.Clone(whole.Events[:n])
+	rng := rand.New(rand.NewPCG(r.cfg.StartOrder, 0x57a27))
+	rng.Shuffle(n, func(i, j int) {
+		shuffled.Events[i], shuffled.Events[j] = shuffled.Events[j], shuffled.Events[i]
+	})
+	r.tr = &shuffled
+	err := r.Run(ctx, 0, n)
+	r.tr = whole
+	return n, err
+}
+
+// simpleStart reports that the events made up for the start are allocations
+// only, which can come in any order.
+func simpleStart(tr *traces.Trace) bool {
+	return !slices.ContainsFunc(tr.Events[:tr.StartEvents], func(e traces.Event) bool { return e.Kind != traces.Alloc })
 }

@@ -50,14 +50,18 @@ type Runner struct {
 // Run is the function Run.
 func (r *Runner) Run(ctx context.Context, tr *traces.Trace, cfg Config, obs ...Observer) (*Result, error) {
 	var err error
-	if cfg.Policy, err = r.prepare(ctx, tr, cfg); err != nil {
+	if cfg.Policy, err = r.prepare(ctx, tr, cfg.Policy); err != nil {
 		return nil, err
 	}
 	run, err := r.Start(tr, cfg, obs...)
 	if err != nil {
 		return nil, err
 	}
-	if err := run.Run(ctx, 0, len(tr.Events)); err != nil {
+	from, err := run.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := run.Run(ctx, from, len(tr.Events)); err != nil {
 		return nil, err
 	}
 	res := run.Finish()
@@ -177,7 +181,7 @@ func (r *Session) Run(ctx context.Context, from, to int) error {
 }
 
 func (r *Session) progress() Progress {
-	p := Progress{ReservedPeak: r.stats.ReservedBytes[policies.All].Peak, NumOOMs: r.stats.NumOOMs, Failed: !r.res.Completed}
+	p := Progress{ReservedPeak: r.stats.ReservedBytes[policies.All].Peak, NumAllocRetries: r.stats.NumAllocRetries, NumOOMs: r.stats.NumOOMs, Failed: !r.res.Completed}
 	if r.model != nil {
 		p.Driver = r.model.Driver()
 	}
@@ -359,6 +363,7 @@ func (r *Session) Finish() *Result {
 	r.res.Stats = *r.policy.Stats()
 	if r.model != nil {
 		r.res.Driver = r.model.Driver()
+		r.res.Alike[0], r.res.Alike[1] = r.model.Alike()
 	}
 	if r.spare > 0 {
 		r.res.Notes = append(r.res.Notes, fmt.Sprintf(
@@ -378,7 +383,11 @@ func (r *Runner) atPeak(ctx context.Context, tr *traces.Trace, cfg Config, peakA
 	if err != nil {
 		return nil, err
 	}
-	if err := run.Run(ctx, 0, min(peakAt+1, len(tr.Events))); err != nil {
+	from, err := run.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := run.Run(ctx, from, max(from, min(peakAt+1, len(tr.Events)))); err != nil {
 		return nil, err
 	}
 	f := Measure(run.policy)

@@ -30,6 +30,15 @@ type Config struct {
 	Pin bool
 	// Seed chooses the order of AddressesRandom.
 	Seed uint64
+	// FromStart begins with the layout that the recording began with, where
+	// the trace has one and the policy can take it, instead of allocating what
+	// lived then afresh. It is right under the recorded policy only: another
+	// would have had other segments by then.
+	FromStart bool
+	// StartOrder chooses the order in which what lived at the start is
+	// allocated afresh; the program's own is not in the recording. 0 = that of
+	// the trace (by address), else a seeded shuffle.
+	StartOrder uint64
 	// Cost is the time of driver calls; nil = DefaultCost.
 	Cost *CostTable
 	// Detail asks for what needs a second pass over the trace: the
@@ -55,8 +64,9 @@ type Config struct {
 // Progress is what a run has done so far. None of it is ever undone: numbers
 // only grow.
 type Progress struct {
-	ReservedPeak int64 // bytes
-	NumOOMs      int64
+	ReservedPeak    int64 // bytes
+	NumAllocRetries int64
+	NumOOMs         int64
 	// Failed reports that Result.Completed will be false.
 	Failed bool
 	Driver Driver
@@ -139,6 +149,10 @@ type Result struct {
 	Stopped bool
 	// Events is the number of events run.
 	Events int
+	// Alike is the range of device capacities, from the first up to but not
+	// including the second, on which the run would have gone the same way
+	// (Device.Alike); zero on a device that is not the modelled one.
+	Alike  [2]int64
 	Stats  policies.Stats
 	OOMs   []OOM
 	Driver Driver
@@ -152,7 +166,7 @@ type Result struct {
 
 // Progress is the outcome in the form in which GiveUp has seen it grow.
 func (r *Result) Progress() Progress {
-	return Progress{r.Stats.ReservedBytes[policies.All].Peak, r.Stats.NumOOMs, !r.Completed, r.Driver}
+	return Progress{r.Stats.ReservedBytes[policies.All].Peak, r.Stats.NumAllocRetries, r.Stats.NumOOMs, !r.Completed, r.Driver}
 }
 
 // Utilization is peak allocated / peak reserved, 0 when nothing was reserved.

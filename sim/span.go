@@ -38,7 +38,7 @@ func SampleSpan(ctx context.Context, tr *traces.Trace, cfg Config, workers int) 
 	if err != nil {
 		return nil, err
 	}
-	orders := SpanRuns(cfg, first)
+	orders := SpanRuns(tr, cfg, first)
 	results := make([]*Result, len(orders))
 	var next atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
@@ -70,17 +70,26 @@ func SampleSpan(ctx context.Context, tr *traces.Trace, cfg Config, workers int) 
 // There are none when that run has not called cudaMalloc: the orders differ in
 // nothing but the addresses that it returns. So it is with expandable
 // segments, which map memory into reservations; where these lie is not drawn.
-func SpanRuns(cfg Config, first *Result) []Config {
-	if first.Driver.Mallocs == 0 && cfg.Device == nil {
+// A start that is allocated afresh has orders of its own.
+func SpanRuns(tr *traces.Trace, cfg Config, first *Result) []Config {
+	rebuilt := tr.StartEvents > 1 && !(cfg.FromStart && tr.Start != nil)
+	if first.Driver.Mallocs == 0 && cfg.Device == nil && !rebuilt {
 		return nil
 	}
 	runs := make([]Config, SpanOrders)
 	for k := range runs {
-		runs[k] = cfg
+		runs[k] = cfg.Order(uint64(k + 1))
 		runs[k].Detail, runs[k].Brief = false, true
-		runs[k].Addresses, runs[k].Seed = AddressesRandom, uint64(k+1)
 	}
 	return runs
+}
+
+// Order is the same run in another order of what a prediction cannot know:
+// where the driver places segments, and in which order what lived at the start
+// of a recording came to be. k > 0 chooses the order.
+func (c Config) Order(k uint64) Config {
+	c.Addresses, c.Seed, c.Pin, c.StartOrder = AddressesRandom, k, false, k
+	return c
 }
 
 // NewSpan is the span of a run under the driver model and of its SpanRuns.
