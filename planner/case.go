@@ -27,13 +27,15 @@ type Case struct {
 	// Conf is the configuration that is set now as a value, the baseline of a
 	// search; nil = that of Recovered, else PyTorch's default.
 	Conf *conf.Config
+	// Version is the PyTorch release whose rules hold, at most the latest known.
+	Version conf.Version
 	// Machine is what the allocator may take now.
 	Machine sim.Machine
 }
 
 // Recorded is the case of a recording as it ran.
 func Recorded(rec *recovery.Recovered) Case {
-	return Case{Trace: rec.Trace, Recovered: rec, Policy: rec.Policy, Machine: rec.Machine()}
+	return Case{Trace: rec.Trace, Recovered: rec, Policy: rec.Policy, Version: rec.Version, Machine: rec.Machine()}
 }
 
 // Choice is what a user asks for in place of what was recorded. The zero
@@ -64,6 +66,9 @@ func NewCase(ctx context.Context, tr *traces.Trace, choice Choice) (*Case, error
 	rec.Inferred = append(rec.Inferred, choice.VersionNotes(tr)...)
 	c := Recorded(rec)
 	v := choice.ReleaseOf(tr)
+	if c.Version = v; conf.Latest.Compare(v) < 0 {
+		c.Version = conf.Latest
+	}
 	switch {
 	case choice.Policy != "":
 		if c.Policy, err = ParsePolicy(choice.Policy, v); err != nil {
@@ -128,16 +133,41 @@ func ParsePolicy(s string, v conf.Version) (*policies.Spec, error) {
 	return spec, nil
 }
 
-// Config is the run that describes what the program has now.
-func (c *Case) Config() sim.Config {
-	return sim.Config{Policy: c.Policy, Machine: c.Machine}
+// Config is the run that describes what the program has now. Where that is the
+// recorded run, it goes as it was recorded.
+func (c *Case) Config() sim.Config { return c.On(c.Policy, c.Machine) }
+
+// On is the run of the case's trace under a policy on a machine. Under the
+// recorded policy it begins with the recorded layout, unless that would not have
+// fitted, and on the recorded machine it takes the recorded addresses.
+func (c *Case) On(spec *policies.Spec, m sim.Machine) sim.Config {
+	cfg := sim.Config{Policy: spec, Machine: m}
+	if !c.recordedRules(spec) {
+		return cfg
+	}
+	cfg.Pin = m == c.Recovered.Machine()
+	if c.Trace.Start != nil {
+		room, err := m.Resolve(spec, c.Trace.Meta.DeviceTotal)
+		cfg.FromStart = err == nil && (room.Room() == 0 || sim.SummarizeState(c.Trace.Start).Reserved <= room.Room())
+	}
+	return cfg
 }
 
-// on is the case on another machine: the question is about other devices than
-// the recorded one.
-func (c Case) on(m sim.Machine) Case {
-	c.Machine = m
-	return c
+// recordedRules reports that a policy decides as the recorded allocator did.
+func (c *Case) recordedRules(spec *policies.Spec) bool {
+	return c.Recovered != nil && c.Trace.Recorded != nil && spec.String() == c.Recovered.Policy.String() && c.Version == c.Recovered.Version
+}
+
+// limitKnown reports that the machine's limit is the user's word or the
+// program's own, and not a guess: garbage collection works only below one.
+func (c *Case) limitKnown() bool {
+	m := c.Trace.Meta
+	return c.Machine.Fraction > 0 || m.Fraction > 0 || m.Sidecar && c.Machine.Limit > 0 || c.Recovered == nil && c.Machine.Limit > 0
+}
+
+// AsRecorded reports that what the case has now is the recorded run.
+func (c *Case) AsRecorded() bool {
+	return c.recordedRules(c.Policy) && c.Machine == c.Recovered.Machine()
 }
 
 // resolved is the case's machine with its limit worked out for a policy.

@@ -69,7 +69,7 @@ func ExamplePlan() {
 		fmt.Printf("%s: %s, with %q\n", c.Name, c.Verdict, c.Conf)
 	}
 	// Output:
-	// smallest capacity: 7222 MiB now, 5696 MiB with expandable_segments:True
+	// smallest capacity: 7222 MiB now, 5676 MiB with expandable_segments:True
 	// RTX 3070: fits, with "expandable_segments:True"
 	// Tesla T4: fits, with ""
 }

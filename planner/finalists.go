@@ -137,7 +137,7 @@ func (t *tuner) sample(ctx context.Context, list []*Candidate) error {
 		s.orders = make([][]*sim.Result, len(t.jobs))
 		for i := range t.jobs {
 			cfg := t.config(i, c)
-			orders := sim.SpanRuns(cfg, c.perTrace[i])
+			orders := sim.SpanRuns(t.jobs[i].Trace, cfg, c.perTrace[i])
 			s.orders[i] = make([]*sim.Result, len(orders))
 			for k, cfg := range orders {
 				runs = append(runs, func(ctx context.Context, r *sim.Runner) (err error) {
@@ -192,7 +192,8 @@ func (t *tuner) sample(ctx context.Context, list []*Candidate) error {
 
 // config is the run of a job under a candidate.
 func (t *tuner) config(job int, c *Candidate) sim.Config {
-	cfg := t.jobs[job].Config()
-	cfg.Policy, cfg.Brief = c.spec, true
+	j := &t.jobs[job]
+	cfg := j.On(c.spec, j.Machine)
+	cfg.Brief = true
 	return cfg
 }

@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
+	"allocsim/internal/bytesize"
+	"allocsim/internal/plural"
 	"allocsim/planner/gpus"
 	"allocsim/policies"
-	"allocsim/policies/torch"
-	"allocsim/policies/torch/conf"
 	"allocsim/sim"
 )
 
@@ -20,21 +21,40 @@ type PlanOptions struct {
 	Cards []gpus.Card
 	// Prices are the user's own, by card name; may be nil.
 	Prices gpus.Prices
+	// Besides is what a process takes of a card besides its allocator and the
+	// context that the catalogue knows, such as NCCL's buffers.
+	Besides []gpus.Share
 }
 
 // MinCapacity is the smallest device that works, in bytes for the allocator.
+// It is a capacity: the device refuses what exceeds it. A limit of the
+// allocator's own of the same bytes can behave otherwise; see MinLimit.
 type MinCapacity struct {
-	// Bound is the most bytes that live at once.
+	// Bound is the most bytes that must live at once.
 	Bound int64 `json:"bound"`
 	// Baseline and Best are the smallest capacities at which the job completes
 	// with the present and with the best setting; one granule less fails.
 	Baseline int64  `json:"baseline"`
 	Best     int64  `json:"best"`
 	BestConf string `json:"best_conf"`
-	// BaselineSafe and BestSafe are the smallest capacities found at which the
-	// job completes under every address order sampled.
+	// BaselineSafe and BestSafe are the smallest capacities from which every
+	// larger one works, under every address order sampled.
 	BaselineSafe int64 `json:"baseline_safe"`
 	BestSafe     int64 `json:"best_safe"`
+}
+
+// MinLimit is the smallest memory limit (memory fraction × the device's total)
+// under which a job completes that sets one, on a device with room for it.
+type MinLimit struct {
+	// Baseline and Best are bytes; one granule less fails.
+	Baseline int64  `json:"baseline"`
+	Best     int64  `json:"best"`
+	BestConf string `json:"best_conf"`
+	// BaselineFraction and BestFraction are arguments of
+	// set_per_process_memory_fraction on the recorded device that were run and
+	// work.
+	BaselineFraction float64 `json:"baseline_fraction"`
+	BestFraction     float64 `json:"best_fraction"`
 }
 
 // CardVerdict says whether one card does.
@@ -51,8 +71,11 @@ type CardVerdict struct {
 	// ReservedPeak and NumAllocRetries are those of a run on this card.
 	ReservedPeak    int64 `json:"reserved_peak"`
 	NumAllocRetries int64 `json:"num_alloc_retries"`
-	// Headroom is Usable less the smallest capacity that works.
-	Headroom int64 `json:"headroom"`
+	// Headroom is Usable less the capacity that the verdict goes by: the safe
+	// one, or the smallest that works where this very size does. HeadroomHigh
+	// is the same of the most that the card can give.
+	Headroom     int64 `json:"headroom"`
+	HeadroomHigh int64 `json:"headroom_high"`
 	// WithBaseline is the verdict for the present setting.
 	WithBaseline gpus.Verdict `json:"with_baseline"`
 	Reason       string       `json:"reason"`
@@ -63,64 +86,114 @@ type CardVerdict struct {
 
 // Planning is the answer of Plan.
 type Planning struct {
-	MinCapacity MinCapacity   `json:"min_capacity"`
-	GPUs        []CardVerdict `json:"gpus"`
-	Baseline    string        `json:"baseline_conf"`
-	Notes       []string      `json:"notes"`
+	MinCapacity MinCapacity `json:"min_capacity"`
+	// MinLimit is null unless a job sets a memory fraction.
+	MinLimit *MinLimit     `json:"min_limit"`
+	Evidence Evidence      `json:"evidence"`
+	Besides  []gpus.Share  `json:"besides"`
+	GPUs     []CardVerdict `json:"gpus"`
+	Baseline string        `json:"baseline_conf"`
+	Notes    []string      `json:"notes"`
 }
 
 // Plan finds the smallest capacity at which all jobs complete, one after the
 // other, with the present and with the best setting, and judges cards by it.
-// A capacity that works is simulated, never assumed from another.
+// A capacity that works is simulated, never assumed from another. Where the
+// evidence does not carry a verdict, the verdict is gpus.Undecidable.
 func Plan(ctx context.Context, jobs []Case, opts PlanOptions) (*Planning, error) {
 	if len(jobs) == 0 {
 		return nil, fmt.Errorf("plan: no trace")
 	}
-	p := &capacityPlan{opts: opts}
-	for _, j := range jobs {
-		// The question is about other devices than the recorded one.
-		j = j.on(sim.Machine{})
-		if j.Trace.Meta.Fraction > 0 && j.Trace.Meta.Fraction < 1 {
-			p.notes = append(p.notes, fmt.Sprintf("%s sets a memory fraction of %v; the plan assumes that the program drops it.", j.Trace.Source, j.Trace.Meta.Fraction))
-		}
-		if name := j.Trace.Meta.DeviceName; name != "" {
-			p.notes = append(p.notes, fmt.Sprintf("%s was recorded on %s; libraries may choose other workspaces on another card.", j.Trace.Source, name))
-		}
-		p.notes = append(p.notes, j.Trace.Notes...)
-		p.notes = append(p.notes, caveats(j.Trace)...)
-		if j.Recovered != nil {
-			p.notes = append(p.notes, j.Recovered.Inferred...)
-		}
-		p.jobs = append(p.jobs, j)
-	}
-	tuneJobs := slices.Clone(p.jobs)
+	p := newCapacityPlan(jobs, opts)
 	// The search is without a limit. What loses there may need least memory:
 	// the list of the best must be whole.
-	tuneOpts := opts.Tune
-	tuneOpts.Whole = true
-	tuning, err := Tune(ctx, tuneJobs, tuneOpts)
+	unlimited := opts.Tune
+	unlimited.Whole = true
+	tuning, err := Tune(ctx, p.jobs, unlimited)
 	if err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	out := &Planning{GPUs: []CardVerdict{}, Baseline: tuning.Baseline.Conf}
-	for _, j := range p.jobs {
-		out.MinCapacity.Bound = max(out.MinCapacity.Bound, sim.Need(j.Trace))
+	out := &Planning{GPUs: []CardVerdict{}, Baseline: tuning.Baseline.Conf, Evidence: evidenceOf(jobs), Besides: append([]gpus.Share{}, opts.Besides...)}
+	out.Notes = planNotes(jobs)
+	f := &fitting{capacityPlan: p, evidence: &out.Evidence, atSize: make(map[int64]*setting)}
+	for i := range p.jobs {
+		out.MinCapacity.Bound = max(out.MinCapacity.Bound, p.jobs[i].Need())
+		f.known = max(f.known, p.jobs[i].Known().Reserved)
+		f.counted = f.counted || p.jobs[i].Known().Counters
 	}
-	version := opts.Tune.Version
-	if version == (conf.Version{}) {
-		version = conf.Latest
-	}
-	baseline := &setting{conf: tuning.Baseline.Conf, spec: tuning.Baseline.spec}
-	if err := p.measure(ctx, baseline); err != nil {
+	f.need = out.MinCapacity.Bound
+	f.baseline = &setting{conf: tuning.Baseline.Conf, spec: tuning.Baseline.spec}
+	if err := p.measure(ctx, f.baseline); err != nil {
 		return nil, err
 	}
-	settings := []*setting{baseline}
-	least := baseline.min
-	for _, c := range p.contenders(tuning, version) {
-		if err := p.measure(ctx, c); errors.Is(err, errNever) {
+	if f.best, err = f.least(ctx, tuning); err != nil {
+		return nil, err
+	}
+	for _, s := range []*setting{f.baseline, f.best} {
+		if err := p.measureSafe(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	m := &out.MinCapacity
+	m.Baseline, m.BaselineSafe = f.baseline.min, f.baseline.safe
+	m.Best, m.BestSafe, m.BestConf = f.best.min, f.best.safe, f.best.conf
+	if out.MinLimit, err = f.limits(ctx, jobs); err != nil {
+		return nil, err
+	}
+	for _, card := range opts.Cards {
+		v, err := f.judge(ctx, card.With(opts.Besides))
+		if err != nil {
+			return nil, err
+		}
+		out.GPUs = append(out.GPUs, v)
+	}
+	return out, nil
+}
+
+// planNotes say what a plan takes for granted.
+func planNotes(jobs []Case) []string {
+	notes := []string{}
+	for i := range jobs {
+		j := &jobs[i]
+		if f := j.Trace.Meta.Fraction; f > 0 && f < 1 {
+			notes = append(notes, fmt.Sprintf("%s sets a memory fraction of %v; cards are judged as if the program dropped it.", j.Trace.Source, f))
+		}
+		if name := j.Trace.Meta.DeviceName; name != "" {
+			notes = append(notes, fmt.Sprintf("%s was recorded on %s; libraries may choose other workspaces on another card.", j.Trace.Source, name))
+		}
+		notes = append(notes, j.Trace.Notes...)
+		notes = append(notes, caveats(j)...)
+		if j.Recovered != nil {
+			notes = append(notes, j.Recovered.Inferred...)
+		}
+	}
+	return notes
+}
+
+// fitting judges devices by settings.
+type fitting struct {
+	*capacityPlan
+	evidence       *Evidence
+	need           int64 // must live at once
+	known          int64 // reserved by the recorded processes at their peaks
+	counted        bool  // known is what the processes themselves count
+	baseline, best *setting
+	// atSize is the setting found by a search for devices of one size; nil =
+	// searched, and none works.
+	atSize map[int64]*setting
+}
+
+// least finds the setting that needs least: among the best of the search on an
+// unlimited device, then by searching for devices one granule smaller as long
+// as that finds one. So no search for a smaller device finds another.
+func (f *fitting) least(ctx context.Context, tuning *Tuning) (*setting, error) {
+	settings := []*setting{f.baseline}
+	least := f.baseline.min
+	for _, c := range f.contenders(tuning) {
+		if err := f.measure(ctx, c); errors.Is(err, errNever) {
 			continue
 		} else if err != nil {
 			return nil, err
@@ -128,296 +201,295 @@ func Plan(ctx context.Context, jobs []Case, opts PlanOptions) (*Planning, error)
 		settings = append(settings, c)
 		least = min(least, c.min)
 	}
-	// Among settings that need about as little, the simplest.
-	tolerance := opts.Tune.Tolerance
-	if tolerance <= 0 {
-		tolerance = DefaultTolerance
-	}
-	best := baseline
-	for _, c := range settings {
-		near, bestNear := float64(c.min) <= float64(least)*(1+tolerance), float64(best.min) <= float64(least)*(1+tolerance)
-		if near && (!bestNear || best != baseline && c.options < best.options) {
-			best = c
-		}
-	}
-	for _, s := range []*setting{baseline, best} {
-		if err := p.measureSafe(ctx, s); err != nil {
-			return nil, err
-		}
-	}
-	out.MinCapacity.Baseline, out.MinCapacity.BaselineSafe = baseline.min, baseline.safe
-	out.MinCapacity.Best, out.MinCapacity.BestSafe, out.MinCapacity.BestConf = best.min, best.safe, best.conf
-	for _, card := range opts.Cards {
-		v, err := p.judge(ctx, card, baseline, best)
+	const rounds = 4
+	for range rounds {
+		s, err := f.search(ctx, least-sim.Granule)
 		if err != nil {
 			return nil, err
 		}
-		out.GPUs = append(out.GPUs, v)
+		if s == nil {
+			break
+		}
+		settings = append(settings, s)
+		least = min(least, s.min)
 	}
-	out.Notes = append([]string{}, p.notes...)
-	return out, nil
+	// Among settings that need about as little, the simplest.
+	tolerance := f.opts.Tune.Tolerance
+	if tolerance <= 0 {
+		tolerance = DefaultTolerance
+	}
+	best := f.baseline
+	for _, c := range settings {
+		near, bestNear := float64(c.min) <= float64(least)*(1+tolerance), float64(best.min) <= float64(least)*(1+tolerance)
+		if near && (!bestNear || best != f.baseline && c.options < best.options) {
+			best = c
+		}
+	}
+	return best, nil
 }
 
-type capacityPlan struct {
-	jobs  []Case
-	opts  PlanOptions
-	notes []string
-	// changed are the same jobs with changed traces; made when first needed.
-	changed []*capacityPlan
-}
-
-// setting is a configuration with the smallest capacities it needs.
-type setting struct {
-	conf      string
-	spec      *policies.Spec
-	options   int
-	peak      int64 // reserved on an unlimited device
-	min, safe int64
+// search looks for a setting under which the jobs complete on a device of
+// capacity bytes, as tune does for that device; nil if it finds none.
+func (f *fitting) search(ctx context.Context, capacity int64) (*setting, error) {
+	if capacity < f.need || capacity <= 0 {
+		return nil, nil
+	}
+	if s, done := f.atSize[capacity]; done {
+		return s, nil
+	}
+	jobs := slices.Clone(f.jobs)
+	for i := range jobs {
+		jobs[i].Machine = sim.On(capacity, 0)
+	}
+	t, err := Tune(ctx, jobs, f.opts.Tune)
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	f.atSize[capacity] = nil
+	b := &t.Best
+	if !b.Completed || b.NumOOMs > 0 || b.last() || b.spec == nil {
+		return nil, nil
+	}
+	s := &setting{conf: b.Conf, spec: b.spec, options: b.Options}
+	if err := f.measure(ctx, s); errors.Is(err, errNever) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	// It works here, whatever lies between.
+	s.min = min(s.min, up(capacity))
+	f.atSize[capacity] = s
+	return s, nil
 }
 
 // contenders are the settings whose smallest capacity is worth measuring: the
 // best few of the search and plain expandable segments.
-func (p *capacityPlan) contenders(t *Tuning, v conf.Version) []*setting {
+func (f *fitting) contenders(t *Tuning) []*setting {
 	const most = 6
 	var out []*setting
 	seen := map[string]bool{t.Baseline.Conf: true}
 	for i := range t.Candidates {
 		c := &t.Candidates[i]
-		if len(out) < most && c.Completed && !c.last() && !c.Stopped && !seen[c.Conf] {
+		if (len(out) < most || c.plainExpandable()) && c.Completed && !c.last() && !c.Stopped && !seen[c.Conf] {
 			seen[c.Conf] = true
 			out = append(out, &setting{conf: c.Conf, spec: c.spec, options: c.Options})
 		}
 	}
-	if spec, err := torch.Expandable(v); err == nil && !seen[spec.Options] {
-		out = append(out, &setting{conf: spec.Options, spec: spec, options: 1})
-	}
 	return out
 }
 
-// run runs all jobs at a capacity and reports whether they complete.
-func (p *capacityPlan) run(ctx context.Context, r *sim.Runner, s *setting, capacity int64, order uint64) (bool, []*sim.Result, error) {
-	var results []*sim.Result
-	for _, j := range p.jobs {
-		cfg := j.Config()
-		cfg.Policy, cfg.Capacity, cfg.StopAtOOM, cfg.Brief = s.spec, capacity, capacity > 0, true
-		if order > 0 {
-			cfg.Addresses, cfg.Seed = sim.AddressesRandom, order
-		}
-		res, err := r.Run(ctx, j.Trace, cfg)
-		if err != nil {
-			return false, nil, err
-		}
-		results = append(results, res)
-		// A request that failed in the recording must be served, too.
-		if !res.Completed || res.Stats.NumOOMs > 0 {
-			return false, results, nil
+// limits measures the smallest memory limits, where a job sets one.
+func (f *fitting) limits(ctx context.Context, jobs []Case) (*MinLimit, error) {
+	var total int64
+	for i := range jobs {
+		if fr := jobs[i].Trace.Meta.Fraction; fr > 0 && fr < 1 && jobs[i].Trace.Meta.DeviceTotal > 0 {
+			total = jobs[i].Trace.Meta.DeviceTotal
 		}
 	}
-	return true, results, nil
-}
-
-// errNever is what measure returns for a setting under which no device is
-// large enough.
-var errNever = errors.New("an allocation fails on a device of any size; the setting itself limits it (a memory fraction?)")
-
-// measure finds the smallest capacity that works: by halving, then by looking
-// below, because a smaller device can work where a larger one fails.
-func (p *capacityPlan) measure(ctx context.Context, s *setting) error {
+	if total == 0 {
+		return nil, nil
+	}
 	var runner sim.Runner
-	ok, results, err := p.run(ctx, &runner, s, 0, 0)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		return fmt.Errorf("%s under %s: %w", p.jobs[len(results)-1].Trace.Source, s.spec, errNever)
-	}
-	bound := int64(0)
-	for i, res := range results {
-		s.peak = max(s.peak, res.Stats.ReservedBytes[policies.All].Peak)
-		bound = max(bound, sim.Need(p.jobs[i].Trace))
-	}
-	lo, hi := max(bound/sim.Granule*sim.Granule-sim.Granule, 0), (s.peak+sim.Granule-1)/sim.Granule*sim.Granule
-	works := func(capacity int64) (bool, error) {
-		ok, _, err := p.run(ctx, &runner, s, capacity, 0)
-		return ok, err
-	}
-	if s.min, err = smallest(lo, hi, works); err != nil {
-		return err
-	}
-	const probes = 16
-	for again := true; again; {
-		again = false
-		for k := int64(1); k <= probes; k++ {
-			c := lo + (s.min-lo)/sim.Granule*k/(probes+1)*sim.Granule
-			if c <= lo || c >= s.min {
-				continue
+	works := func(s *setting, m sim.Machine) (bool, error) {
+		for i := range f.jobs {
+			cfg := f.jobs[i].On(s.spec, m)
+			cfg.StopAtOOM, cfg.Brief = true, true
+			res, err := runner.Run(ctx, f.jobs[i].Trace, cfg)
+			if err != nil || !res.Completed || res.Stats.NumOOMs > 0 {
+				return false, err
 			}
-			ok, err := works(c)
+		}
+		return true, nil
+	}
+	out := &MinLimit{BestConf: f.best.conf}
+	for _, x := range []struct {
+		s        *setting
+		limit    *int64
+		fraction *float64
+	}{{f.baseline, &out.Baseline, &out.BaselineFraction}, {f.best, &out.Best, &out.BestFraction}} {
+		var err error
+		fails := max(down(f.need)-sim.Granule, 0)
+		*x.limit, err = smallest(fails, up(x.s.peak), func(limit int64) (bool, error) {
+			return works(x.s, sim.Machine{Total: total, Limit: limit})
+		})
+		if err != nil {
+			return nil, err
+		}
+		// Rounded up to what people type, and run.
+		for digits := 4; digits <= 17; digits++ {
+			scale := math.Pow10(digits)
+			fr := math.Ceil(float64(*x.limit)/float64(total)*scale) / scale
+			if fr >= 1 {
+				fr = 1
+			}
+			ok, err := works(x.s, sim.Machine{Total: total, Fraction: fr})
 			if err != nil {
-				return err
+				return nil, err
 			}
 			if ok {
-				if s.min, err = smallest(lo, c, works); err != nil {
-					return err
-				}
-				again = true
+				*x.fraction = fr
 				break
 			}
 		}
 	}
-	return nil
+	return out, nil
 }
 
-// smallest halves between a capacity that fails and one that works until they
-// are one granule apart.
-func smallest(fails, worksAt int64, works func(int64) (bool, error)) (int64, error) {
-	for worksAt-fails > sim.Granule {
-		mid := fails + (worksAt-fails)/2/sim.Granule*sim.Granule
-		ok, err := works(mid)
+// standing is how one setting does on one card.
+type cardFit struct {
+	s  *setting
+	a  gpus.Assessment
+	by int64 // the capacity that the assessment goes by
+}
+
+// assess judges a card under a setting. It goes by the safe size; where that is
+// more than the card gives for certain, by a run at exactly what it gives.
+func (f *fitting) assess(ctx context.Context, card gpus.Card, s *setting) (cardFit, error) {
+	c := cardFit{s, card.Assess(s.safe), s.safe}
+	if c.a.Verdict == gpus.Unknown || s.safe <= c.a.Usable {
+		return c, nil
+	}
+	if s.min <= c.a.Usable {
+		var runner sim.Runner
+		o, err := f.run(ctx, &runner, s, c.a.Usable, 0)
 		if err != nil {
-			return 0, err
+			return c, err
 		}
-		if ok {
-			worksAt = mid
-		} else {
-			fails = mid
+		if o.works {
+			c.by = s.min
+			c.a.Verdict, c.a.Headroom = gpus.Tight, c.a.Usable-s.min
+			c.a.Reason = fmt.Sprintf("works at exactly %s as recorded, but not at every size up to %s or not wherever the driver places segments",
+				bytesize.Format(c.a.Usable), bytesize.FormatUp(s.safe))
 		}
 	}
-	return worksAt, nil
+	return c, nil
 }
 
-// measureSafe finds the smallest capacity from min on that works under every
-// address order sampled.
-func (p *capacityPlan) measureSafe(ctx context.Context, s *setting) error {
-	all := func(capacity int64) (bool, error) {
-		results := make([]bool, sim.SpanOrders)
-		err := parallel(ctx, p.opts.Tune.Workers, len(results), nil, func(ctx context.Context, r *sim.Runner, k int) error {
-			ok, _, err := p.run(ctx, r, s, capacity, uint64(k+1))
-			results[k] = ok
-			return err
-		})
-		return !slices.Contains(results, false), err
+// better reports that c is the better answer.
+func (c cardFit) better(o cardFit) bool {
+	if x, y := rank(c.a.Verdict), rank(o.a.Verdict); x != y {
+		return x < y
 	}
-	var runner sim.Runner
-	_, results, err := p.run(ctx, &runner, s, s.min, 0)
-	if err != nil {
-		return err
-	}
-	var mallocs int64
-	for _, res := range results {
-		mallocs += res.Driver.Mallocs
-	}
-	ok := mallocs == 0 // no address for the driver to choose
-	if !ok {
-		if ok, err = all(s.min); err != nil {
-			return err
-		}
-	}
-	if ok {
-		s.safe = s.min
-		return nil
-	}
-	// A capacity of the largest peak of any order works for all of them.
-	top := s.min
-	for _, j := range p.jobs {
-		cfg := j.Config()
-		cfg.Policy = s.spec
-		span, err := sim.SampleSpan(ctx, j.Trace, cfg, p.opts.Tune.Workers)
-		if err != nil {
-			return err
-		}
-		top = max(top, (span.ReservedPeak[1]+sim.Granule-1)/sim.Granule*sim.Granule)
-	}
-	s.safe, err = smallest(s.min, top, all)
-	return err
-}
-
-// fragile is the number of changed traces (robust.go) that fail on a card; it
-// is tried only where the headroom is small.
-func (p *capacityPlan) fragile(ctx context.Context, s *setting, a gpus.Assessment) (int, error) {
-	if a.Headroom > s.safe/5 {
-		return 0, nil
-	}
-	if p.changed == nil {
-		for k := range ChangedTraces {
-			jobs := slices.Clone(p.jobs)
-			for i := range jobs {
-				jobs[i].Trace = perturb(jobs[i].Trace, uint64(k))
-			}
-			p.changed = append(p.changed, &capacityPlan{jobs: jobs, opts: p.opts})
-		}
-	}
-	failed := make([]bool, len(p.changed))
-	err := parallel(ctx, p.opts.Tune.Workers, len(failed), nil, func(ctx context.Context, r *sim.Runner, k int) error {
-		ok, _, err := p.changed[k].run(ctx, r, s, a.Usable, 0)
-		failed[k] = !ok
-		return err
-	})
-	n := 0
-	for _, f := range failed {
-		if f {
-			n++
-		}
-	}
-	return n, err
+	return c.a.Headroom > o.a.Headroom
 }
 
 // judge gives the verdict for one card: the present setting if that fits, else
-// the best one.
-func (p *capacityPlan) judge(ctx context.Context, card gpus.Card, baseline, best *setting) (CardVerdict, error) {
-	v := CardVerdict{Name: card.Name, Capacity: card.Total, Conf: baseline.conf}
-	if price, ok := p.opts.Prices[card.Name]; ok {
+// the best one, else what a search for this card finds.
+func (f *fitting) judge(ctx context.Context, card gpus.Card) (CardVerdict, error) {
+	v := CardVerdict{Name: card.Name, Capacity: card.Total, Conf: f.baseline.conf, ReservedPeak: f.baseline.peak}
+	if price, ok := f.opts.Prices[card.Name]; ok {
 		v.Price, v.PriceUnit = &price.Amount, price.Unit
 	}
-	s := baseline
-	a := card.Assess(baseline.safe)
-	v.WithBaseline = a.Verdict
-	// Where the present setting does not fit for certain, what counts is how
-	// near the best one comes.
-	if better := card.Assess(best.safe); a.Verdict != gpus.Fits &&
-		(rank(better.Verdict) < rank(a.Verdict) || rank(better.Verdict) == rank(a.Verdict) && better.Headroom > a.Headroom) {
-		s, a = best, better
-	}
-	fragile := -1 // changed traces that fail here; -1 = not tried
-	if a.Verdict == gpus.Fits {
-		var err error
-		if fragile, err = p.fragile(ctx, s, a); err != nil {
-			return v, err
-		}
-		if better := card.Assess(best.safe); fragile > 0 && s == baseline && better.Verdict == gpus.Fits {
-			n, err := p.fragile(ctx, best, better)
-			if err != nil {
-				return v, err
-			}
-			if n < fragile {
-				s, a, fragile = best, better, n
-			}
-		}
-	}
-	v.Conf, v.Usable, v.Verdict, v.Headroom, v.Reason = s.conf, a.Usable, a.Verdict, a.Headroom, a.Reason
-	if fragile > 0 {
-		v.Verdict = gpus.Tight
-		v.Reason = fmt.Sprintf("fits as recorded, but if sizes change by up to 5 %%, it fails in %d of %d runs", fragile, ChangedTraces)
-	}
-	if v.Usable <= 0 || a.Verdict == gpus.No || a.Verdict == gpus.Unknown {
-		v.ReservedPeak = s.peak
-		return v, nil
-	}
-	var runner sim.Runner
-	ok, results, err := p.run(ctx, &runner, s, v.Usable, 0)
+	now, err := f.assess(ctx, card, f.baseline)
 	if err != nil {
 		return v, err
 	}
-	for _, res := range results {
-		v.ReservedPeak = max(v.ReservedPeak, res.Stats.ReservedBytes[policies.All].Peak)
-		v.NumAllocRetries += res.Stats.NumAllocRetries
+	v.WithBaseline = now.a.Verdict
+	c := now
+	if c.a.Verdict != gpus.Fits && c.a.Verdict != gpus.Unknown && f.best != f.baseline {
+		other, err := f.assess(ctx, card, f.best)
+		if err != nil {
+			return v, err
+		}
+		if other.better(c) {
+			c = other
+		}
 	}
-	if !ok && v.Verdict == gpus.Fits {
-		// More memory does not always help; believe the run.
+	if usable := c.a.Usable; c.a.Verdict != gpus.Unknown && c.by > usable && usable >= f.need {
+		s, err := f.search(ctx, usable)
+		if err != nil {
+			return v, err
+		}
+		if s != nil {
+			if s.safe == 0 {
+				if err := f.measureSafe(ctx, s); err != nil {
+					return v, err
+				}
+			}
+			found, err := f.assess(ctx, card, s)
+			if err != nil {
+				return v, err
+			}
+			if found.better(c) {
+				c = found
+			}
+		}
+	}
+	fragile := -1 // changed traces that fail here; -1 = not tried
+	if c.a.Verdict == gpus.Fits && c.a.Headroom <= c.s.safe/5 {
+		if fragile, err = f.fragile(ctx, c.s, c.a.Usable); err != nil {
+			return v, err
+		}
+		if fragile > 0 && c.s == f.baseline && f.best != f.baseline {
+			other, err := f.assess(ctx, card, f.best)
+			if err != nil {
+				return v, err
+			}
+			if other.a.Verdict == gpus.Fits {
+				n, err := f.fragile(ctx, f.best, other.a.Usable)
+				if err != nil {
+					return v, err
+				}
+				if n < fragile {
+					c, fragile = other, n
+				}
+			}
+		}
+	}
+	v.Conf, v.Usable, v.Verdict, v.Reason = c.s.conf, c.a.Usable, c.a.Verdict, c.a.Reason
+	v.Headroom, v.HeadroomHigh = c.a.Headroom, c.a.UsableHigh-c.by
+	if fragile > 0 {
 		v.Verdict = gpus.Tight
-		v.Reason = "works on a smaller device, but not at this card's exact size: the order of releases decides"
+		v.Reason = "fits as recorded, but " + failing(fragile)
 	}
+	v.ReservedPeak = c.s.peak
+	if v.Usable > 0 && v.Verdict != gpus.No && v.Verdict != gpus.Unknown {
+		var runner sim.Runner
+		o, err := f.run(ctx, &runner, c.s, v.Usable, 0)
+		if err != nil {
+			return v, err
+		}
+		v.ReservedPeak = 0
+		for _, res := range o.results {
+			v.ReservedPeak = max(v.ReservedPeak, res.Stats.ReservedBytes[policies.All].Peak)
+			v.NumAllocRetries += res.Stats.NumAllocRetries
+		}
+	}
+	f.doubt(&v, c, card)
 	return v, nil
+}
+
+// doubt takes back a verdict that the evidence does not carry. What must live
+// at once is proof that a card is too small. The counters of the recorded
+// process are proof that the recorded setting fits where all that it ever
+// reserved does.
+func (f *fitting) doubt(v *CardVerdict, c cardFit, card gpus.Card) {
+	if f.evidence.Complete() || v.Verdict == gpus.Unknown || f.need > c.a.UsableHigh {
+		return
+	}
+	undecidable := func() {
+		v.Verdict, v.WithBaseline, v.Reason = gpus.Undecidable, gpus.Undecidable, f.evidence.undecided()
+	}
+	for i := range f.jobs {
+		j := &f.jobs[i]
+		if n, grows := j.iterationsLeft(c.a.Usable); grows {
+			undecidable()
+			if v.Usable > f.need {
+				v.Reason += fmt.Sprintf(" This card lasts for about %s more.", plural.Of(n, "iteration"))
+			}
+			return
+		}
+	}
+	if a := card.Assess(f.known); f.counted && c.s == f.baseline && a.Headroom >= 0 {
+		v.Verdict, v.WithBaseline, v.Headroom, v.HeadroomHigh = a.Verdict, a.Verdict, a.Headroom, a.UsableHigh-f.known
+		v.ReservedPeak = max(v.ReservedPeak, f.known)
+		v.Reason = fmt.Sprintf("by the process's own counters, which say that it reserved %s: %s", bytesize.Format(f.known), a.Reason)
+		return
+	}
+	undecidable()
 }
 
 func rank(v gpus.Verdict) int {

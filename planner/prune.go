@@ -25,10 +25,11 @@ func (c *Candidate) kind() kind {
 // front of x:
 //
 //   - ranked: y completes, or x does not; y has no more OOMs, no higher peak,
-//     no longer stall and no more options, and the last tie-break is y's. Each
-//     key of the order then puts y first or leaves it to the next. The band of
-//     equal peaks starts at the lowest peak and its slack at the shortest stall
-//     in it; y has no more of either than x, so x moves neither.
+//     no longer stall, no more flushes and no more options, and the last
+//     tie-break is y's. Each key of the order then puts y first or leaves it to
+//     the next. The band of equal peaks starts at the lowest peak and its slack
+//     at the least cost in it; y has no more of either than x, so x moves
+//     neither. Where x would do as the simpler one, so would y.
 //   - leaders: y is in front of x and of the same family, so x is not the best
 //     of it. It is not its simplest either, nor its quickest: y, met before,
 //     would do for whatever x does for.
@@ -80,25 +81,25 @@ func (r *rivals) beats(x *Candidate, s standing) *Candidate {
 
 // standing is what a candidate has done so far, in the units of its figures.
 type standing struct {
-	reservedPeak, stallUS, ooms int64
-	failed                      bool
+	reservedPeak, stallUS, retries, ooms int64
+	failed                               bool
 }
 
 // and adds what the run of a further trace has done so far, as Candidate.sum
 // does.
 func (s standing) and(p sim.Progress) standing {
 	return standing{
-		max(s.reservedPeak, p.ReservedPeak), s.stallUS + p.Driver.Document().StallUS, s.ooms + p.NumOOMs, s.failed || p.Failed,
+		max(s.reservedPeak, p.ReservedPeak), s.stallUS + p.Driver.Document().StallUS, s.retries + p.NumAllocRetries, s.ooms + p.NumOOMs, s.failed || p.Failed,
 	}
 }
 
 // inFront reports that y, simulated to its end, is at least as good as x is
 // now, and first where they are equal.
 func (y *Candidate) inFront(x *Candidate, s standing) bool {
-	if y.ReservedPeak > s.reservedPeak || y.Driver.StallUS > s.stallUS || y.NumOOMs > s.ooms || y.Options > x.Options {
+	if y.ReservedPeak > s.reservedPeak || y.Driver.StallUS > s.stallUS || y.NumAllocRetries > s.retries || y.NumOOMs > s.ooms || y.Options > x.Options {
 		return false
 	}
-	return y.ReservedPeak < s.reservedPeak || y.Driver.StallUS < s.stallUS || y.NumOOMs < s.ooms || y.Options < x.Options || y.Conf < x.Conf
+	return y.ReservedPeak < s.reservedPeak || y.Driver.StallUS < s.stallUS || y.NumAllocRetries < s.retries || y.NumOOMs < s.ooms || y.Options < x.Options || y.Conf < x.Conf
 }
 
 // wasWhole reports that the candidate has been simulated to its end.

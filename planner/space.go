@@ -21,6 +21,9 @@ type space struct {
 	splits  []int64     // max_split_size values between the traces' own sizes
 	used    [conf.Intervals]bool
 	sizes   []int64 // distinct request sizes, ascending
+	// warnings is how many objections conf has to the options of base that are
+	// outside the search.
+	warnings int
 	// collect reports that garbage collection can work: there is a limit, or
 	// one can be set by a fraction.
 	collect bool
@@ -32,6 +35,7 @@ type space struct {
 // newSpace looks at the sizes of the jobs' requests.
 func newSpace(jobs []Case, base conf.Config, v conf.Version) *space {
 	s := &space{version: v, base: base}
+	s.warnings = len(conf.Check(s.plain(), v).Warnings)
 	seen, distinct := make(map[int64]bool), make(map[int64]bool)
 	for _, j := range jobs {
 		for i := range j.Trace.Events {
@@ -118,6 +122,14 @@ func (s *space) plain() conf.Config {
 	c.ExpandableSegments, c.LargeSegmentSize = false, d.LargeSegmentSize
 	c.PerProcessMemoryFraction = d.PerProcessMemoryFraction
 	return c
+}
+
+// isPlain reports that a configuration sets no option of the search, except
+// perhaps expandable segments.
+func (s *space) isPlain(c conf.Config) bool {
+	p := s.plain()
+	p.ExpandableSegments = c.ExpandableSegments
+	return c == p
 }
 
 // coarse is the first grid: every combination of a few values of each option.
@@ -250,7 +262,8 @@ func (cs *configs) add(c conf.Config) {
 	if slices.Contains(cs.list, c) {
 		return
 	}
-	if !conf.Check(c, cs.s.version).OK {
+	// What conf would warn about is no advice.
+	if res := conf.Check(c, cs.s.version); !res.OK || len(res.Warnings) > cs.s.warnings {
 		return
 	}
 	cs.list = append(cs.list, c)

@@ -61,6 +61,9 @@ type Candidate struct {
 	// listed, but wins only if nothing else completes: the peak is low because
 	// the program would fail soon above it.
 	Limits bool `json:"limits,omitempty"`
+	// Known marks plain expandable segments, the setting that people know: it
+	// is always compared and listed.
+	Known bool `json:"-"`
 	// Stopped reports that the run was ended early because it could no longer
 	// win: ReservedPeak is then only what it had reached, and the other
 	// figures are those of the part that ran.
@@ -73,6 +76,7 @@ type Candidate struct {
 	Robustness *Robustness `json:"robustness,omitempty"`
 
 	config   conf.Config
+	plain    bool // sets no option of the search but perhaps expandable segments
 	spec     *policies.Spec
 	ceiling  int64 // of reserved bytes: the run ends above it; 0 = none
 	perTrace []*sim.Result
@@ -110,11 +114,17 @@ const (
 	CannotFit Verdict = "cannot-fit"
 	// NoSettingFound: nothing tried completes reliably, though it might fit.
 	NoSettingFound Verdict = "no-setting-found"
+	// Tight: a setting completes as recorded, but not wherever the driver
+	// places segments.
+	Tight Verdict = "tight"
+	// Undecidable: the recording does not hold what would show whether a
+	// setting works.
+	Undecidable Verdict = "undecidable"
 )
 
-// Negative reports that the answer to "is there a setting that works?" is no,
-// so far as is known.
-func (v Verdict) Negative() bool { return v == CannotFit || v == NoSettingFound }
+// Negative reports that the answer to "is there a setting that works?" is not
+// yes.
+func (v Verdict) Negative() bool { return v == CannotFit || v == NoSettingFound || v == Undecidable }
 
 // Tuning is the answer of Tune; its JSON form is that of the `tune` command.
 type Tuning struct {
@@ -123,6 +133,15 @@ type Tuning struct {
 	// Export is the shell line that applies the winner; empty when doing
 	// nothing is best.
 	Export string `json:"export"`
+	// Depends says what else must hold for Export to have its effect, such as
+	// a memory fraction that the program sets or a release of PyTorch.
+	Depends []string `json:"depends"`
+	// Evidence is what the answer stands on.
+	Evidence Evidence `json:"evidence"`
+	// Modelled is the present setting as the model sees it, where Baseline is
+	// the recorded run: the difference is the model's own error. Null
+	// otherwise.
+	Modelled *Modelled `json:"now_modelled"`
 	// Bound is the most bytes that live at once, the worst of the traces.
 	Bound int64 `json:"bound"`
 	// Searched counts the configurations simulated.
@@ -143,6 +162,13 @@ type Tuning struct {
 	Warnings   []string       `json:"warnings"`
 	Notes      []string       `json:"notes"`
 	ElapsedMS  int64          `json:"elapsed_ms"`
+}
+
+// Modelled is a run with modelled addresses.
+type Modelled struct {
+	ReservedPeak    int64 `json:"reserved_peak"`
+	NumAllocRetries int64 `json:"num_alloc_retries"`
+	NumOOMs         int64 `json:"num_ooms"`
 }
 
 // Tune searches the settable options for the configuration that serves all
@@ -179,6 +205,8 @@ type tuner struct {
 	machines []sim.Machine // of the jobs, as they are now
 	room     int64         // 0 = unlimited
 	done     int64
+	part     bool // the beginning of a job's recording is missing
+	modelled *Modelled
 	iters    int // iterations of all traces; -1 = not counted yet
 	total    int64
 }
@@ -216,7 +244,8 @@ func (t *tuner) prepare() error {
 			return fmt.Errorf("tune: %s has no requests", j.Trace.Source)
 		}
 		t.bound = max(t.bound, sim.Bound(j.Trace))
-		t.need = max(t.need, sim.Need(j.Trace))
+		t.need = max(t.need, j.Need())
+		t.part = t.part || IsPart(j.Trace)
 		m, err := j.resolved(spec)
 		if err != nil {
 			return err
@@ -224,8 +253,7 @@ func (t *tuner) prepare() error {
 		if room := m.Room(); room > 0 && (t.room == 0 || room < t.room) {
 			t.room = room
 		}
-		// A limit that the configuration itself sets goes with it.
-		limited = limited && m.Limit > 0 && (j.Machine.Limit > 0 || j.Machine.Fraction > 0)
+		limited = limited && m.Limit > 0 && j.limitKnown()
 		t.machines = append(t.machines, m)
 	}
 	t.space = newSpace(t.jobs, t.base, t.version)
@@ -264,6 +292,9 @@ func (t *tuner) search(ctx context.Context) error {
 		return err
 	}
 	baseline := t.cands[0]
+	if err := t.model(ctx); err != nil {
+		return err
+	}
 	t.space.fractions = t.fractions(baseline)
 	if t.room > 0 && t.need > t.room {
 		return nil // no setting can help
@@ -307,6 +338,28 @@ func (t *tuner) search(ctx context.Context) error {
 	return t.finalists(ctx)
 }
 
+// model runs the present setting as other settings are run, with modelled
+// addresses, where the baseline is the recorded run.
+func (t *tuner) model(ctx context.Context) error {
+	if !slices.ContainsFunc(t.jobs, func(j Case) bool { return j.AsRecorded() }) {
+		return nil
+	}
+	m := new(Modelled)
+	for i := range t.jobs {
+		cfg := t.config(i, t.cands[0])
+		cfg.Pin = false
+		res, err := sim.Run(ctx, t.jobs[i].Trace, cfg)
+		if err != nil {
+			return err
+		}
+		m.ReservedPeak = max(m.ReservedPeak, res.Stats.ReservedBytes[policies.All].Peak)
+		m.NumAllocRetries += res.Stats.NumAllocRetries
+		m.NumOOMs += res.Stats.NumOOMs
+	}
+	t.modelled = m
+	return nil
+}
+
 func (t *tuner) ceilingOrMax() int64 {
 	if t.ceiling == 0 {
 		return math.MaxInt64
@@ -334,13 +387,14 @@ func (t *tuner) evaluate(ctx context.Context, list []conf.Config, baseline bool)
 			Conf: c.Format(t.version), Options: optionCount(c, t.version), config: c, spec: spec, ceiling: t.ceiling,
 			Approximate: c.Backend == conf.CudaMallocAsync,
 			Limits:      c.PerProcessMemoryFraction < t.base.PerProcessMemoryFraction,
+			plain:       t.space.isPlain(c),
 		}
 		// What does the same as a candidate that sets less has nothing to add;
 		// the other way round it takes over.
 		e := t.space.effectOf(c, spec)
 		if same := t.byEffect[e]; same != nil {
 			if cand.Options < same.Options && same != t.cands[0] {
-				same.Conf, same.Options, same.config, same.spec = cand.Conf, cand.Options, c, spec
+				same.Conf, same.Options, same.config, same.spec, same.plain = cand.Conf, cand.Options, c, spec, cand.plain
 			}
 			continue
 		}
@@ -450,7 +504,7 @@ func (t *tuner) simulate(ctx context.Context, r *sim.Runner, c *Candidate, again
 	}
 	*c = Candidate{
 		Conf: c.Conf, Options: c.Options, Limits: c.Limits, Approximate: c.Approximate,
-		config: c.config, spec: c.spec, ceiling: c.ceiling, perTrace: results, lostTo: c.lostTo, lostAs: c.lostAs, lostWith: c.lostWith,
+		config: c.config, plain: c.plain, spec: c.spec, ceiling: c.ceiling, perTrace: results, lostTo: c.lostTo, lostAs: c.lostAs, lostWith: c.lostWith,
 	}
 	c.sum()
 	return nil

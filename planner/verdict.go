@@ -20,7 +20,7 @@ import (
 func (t *tuner) answer(ctx context.Context) *Tuning {
 	out := &Tuning{
 		Bound: t.bound, Room: t.room, Searched: len(t.cands),
-		Candidates: []Candidate{}, Pareto: []Candidate{}, PerTrace: []TraceFigures{}, Warnings: []string{}, Notes: []string{},
+		Depends: []string{}, Evidence: evidenceOf(t.jobs), Candidates: []Candidate{}, Pareto: []Candidate{}, PerTrace: []TraceFigures{}, Warnings: []string{}, Notes: []string{},
 	}
 	if len(t.cands) == 0 {
 		out.Verdict = NoSettingFound
@@ -56,9 +56,10 @@ func (t *tuner) answer(ctx context.Context) *Tuning {
 			out.Notes = append(out.Notes, rec.Inferred...)
 		}
 	}
+	out.Modelled = t.modelled
 	t.verdict(out, baseline, best)
 	for i := range t.jobs {
-		out.Notes = append(out.Notes, caveats(t.jobs[i].Trace)...)
+		out.Notes = append(out.Notes, caveats(&t.jobs[i])...)
 	}
 	for i := range t.jobs[1:] {
 		j := &t.jobs[i+1]
@@ -70,10 +71,8 @@ func (t *tuner) answer(ctx context.Context) *Tuning {
 		out.Notes = append(out.Notes, fmt.Sprintf("The search ended at its budget of %d settings; a larger one may find more.", t.opts.Budget))
 	}
 	out.Warnings = append(out.Warnings, t.warnings()...)
-	if out.Verdict == Improved {
-		if r := t.tooNew(best); r != "" {
-			out.Notes = append(out.Notes, r)
-		}
+	if out.Export != "" {
+		out.Depends = append(out.Depends, t.depends(best)...)
 		if w := t.tight(best); w != "" {
 			out.Warnings = append(out.Warnings, w)
 		}
@@ -91,9 +90,12 @@ func (t *tuner) tight(c *Candidate) string {
 		bytesize.Format(c.Upper()), bytesize.Format(t.room), sim.SpanOrders+ChangedTraces)
 }
 
-// tooNew names the release that a setting needs, unless the recorded programs
-// run it.
-func (t *tuner) tooNew(c *Candidate) string {
+// depends says what else must hold for a setting to have its effect.
+func (t *tuner) depends(c *Candidate) []string {
+	var out []string
+	if c.config.GCThreshold > 0 && c.config.PerProcessMemoryFraction >= 1 {
+		out = append(out, "garbage_collection_threshold works only below a memory fraction: keep set_per_process_memory_fraction as it is in the program. On a card that is simply full it does nothing.")
+	}
 	var needs conf.Version
 	for _, o := range conf.Check(c.config, t.version).Options {
 		if v, err := conf.ParseVersion(o.Since); err == nil && v.Compare(needs) > 0 {
@@ -102,10 +104,10 @@ func (t *tuner) tooNew(c *Candidate) string {
 	}
 	for i := range t.jobs {
 		if v, err := conf.ParseVersion(t.jobs[i].Trace.Meta.Torch); err == nil && v.Compare(needs) < 0 || err != nil && needs.Compare(conf.Version{Major: 2, Minor: 6}) > 0 {
-			return fmt.Sprintf("This setting needs PyTorch %s or later; an older release refuses it.", needs)
+			return append(out, fmt.Sprintf("This setting needs PyTorch %s or later; an older release refuses it.", needs))
 		}
 	}
-	return ""
+	return out
 }
 
 // iterations counts the iterations of all traces.
@@ -123,50 +125,87 @@ func (t *tuner) iterations() int {
 // verdict fills in Export, Verdict and Reason.
 func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 	size := bytesize.Format
-	switch {
-	case t.room > 0 && t.need > t.room:
-		out.Verdict, out.Short = CannotFit, t.need-t.room
-		out.Reason = fmt.Sprintf("No allocator setting can help: %s live at once%s, %s more than the %s that the allocator may take.",
-			size(t.need), withFailed(t), size(out.Short), size(t.room))
-		out.Best = *baseline
-	case !best.completes() && best.Completed: // as recorded
-		out.Verdict = NoSettingFound
-		out.Reason = fmt.Sprintf("%s completes under some placements by the driver but not under all (%s at worst); nothing found is reliable. %s live at once.",
-			name(best), size(best.Upper()), size(t.bound))
-		out.Best = *baseline
-	case !best.Completed:
-		out.Verdict = NoSettingFound
-		where := "here"
-		if t.room > 0 {
-			where = "in " + size(t.room)
-		}
-		out.Reason = fmt.Sprintf("None of the %d settings tried completes %s, although only %s live at once; %s fails least (%d OOMs). Free memory at the peak or use less of it.",
-			len(t.cands), where, size(t.need), name(best), best.NumOOMs)
-		out.Best = *baseline
-	case best.NumOOMs > 0:
-		out.Verdict = NoSettingFound
-		out.Reason = fmt.Sprintf("With each %s, requests that failed in the recording fail here, too: %d with %s, the fewest. With them %s would live at once.",
-			t.tried(), best.NumOOMs, name(best), size(t.need))
-		if t.room > 0 {
-			out.Reason += fmt.Sprintf(" The allocator may take %s.", size(t.room))
-		}
-		out.Best = *baseline
-	case best == baseline && !best.robust():
-		out.Verdict = NothingBetter
-		out.Reason = fmt.Sprintf("Nothing tried is better than what is set, but that is fragile: if sizes change by up to 5 %%, it completes in %d of %d runs. Leave more room than %s.",
-			best.Robustness.Completed, best.Robustness.Runs, size(t.room))
-	case best == baseline:
-		out.Verdict = NothingBetter
-		out.Reason = fmt.Sprintf("Keep what is set: none of the %d settings tried lowers the reserved peak of %s by more than %.0f %% without other cost; %s live at once.",
-			len(t.cands), size(baseline.ReservedPeak), 100*t.opts.Tolerance, size(t.bound))
-	default:
-		out.Verdict = Improved
+	keep := func(v Verdict, format string, args ...any) {
+		out.Verdict, out.Reason, out.Best = v, fmt.Sprintf(format, args...), *baseline
+	}
+	export := func(v Verdict, reason string) {
+		out.Verdict, out.Reason = v, reason
 		out.Export = "export PYTORCH_CUDA_ALLOC_CONF=" + shellWord(best.Conf)
 		if best.Conf == "" {
 			out.Export = "unset PYTORCH_CUDA_ALLOC_CONF"
 		}
-		out.Reason = t.why(baseline, best)
 	}
+	switch {
+	case t.room > 0 && t.need > t.room:
+		out.Short = t.need - t.room
+		keep(CannotFit, "No allocator setting can help: %s live at once%s, %s more than the %s that the allocator may take.",
+			size(t.need), withFailed(t), size(out.Short), size(t.room))
+	case t.part:
+		out.Verdict, out.Reason = Undecidable, t.undecided(out, baseline, best)
+	case !best.Completed:
+		where := "here"
+		if t.room > 0 {
+			where = "in " + size(t.room)
+		}
+		keep(NoSettingFound, "None of the %d settings tried completes %s, although only %s live at once; %s fails least (%d OOMs). Free memory at the peak or use less of it.",
+			len(t.cands), where, size(t.need), name(best), best.NumOOMs)
+	case best.NumOOMs > 0:
+		keep(NoSettingFound, "With each %s, requests that failed in the recording fail here, too: %d with %s, the fewest. With them %s would live at once.",
+			t.tried(), best.NumOOMs, name(best), size(t.need))
+		if t.room > 0 {
+			out.Reason += fmt.Sprintf(" The allocator may take %s.", size(t.room))
+		}
+	case !best.completes() && (best == baseline || baseline.Completed && baseline.NumOOMs == 0):
+		keep(Tight, "The present setting completes as recorded, but not wherever the driver places segments (%s at worst), and nothing found is reliable. %s live at once; leave more room than %s.",
+			size(baseline.Upper()), size(t.bound), size(t.room))
+	case !best.completes():
+		export(Tight, fmt.Sprintf("%s completes as recorded, where the present setting does not, but not wherever the driver places segments (%s at worst); nothing found is reliable. %s live at once.",
+			name(best), size(best.Upper()), size(t.bound)))
+	case best == baseline && !best.robust():
+		keep(NothingBetter, "Nothing tried is better than what is set, but that is fragile: if sizes change by up to 5 %%, it completes in %d of %d runs. Leave more room than %s.",
+			best.Robustness.Completed, best.Robustness.Runs, size(t.room))
+	case best == baseline && t.room > 0:
+		keep(NothingBetter, "Keep what is set: it completes in %s, and none of the %d settings tried leaves clearly more room or makes it wait clearly less. It reserves %s; %s live at once.",
+			size(t.room), len(t.cands), size(baseline.ReservedPeak), size(t.bound))
+	case best == baseline:
+		keep(NothingBetter, "Keep what is set: none of the %d settings tried lowers the reserved peak of %s by more than %.0f %% for each option without other cost; %s live at once.",
+			len(t.cands), size(baseline.ReservedPeak), 100*t.opts.Tolerance, size(t.bound))
+	default:
+		export(Improved, t.why(baseline, best))
+	}
+	if g := t.growth(); g != "" {
+		out.Reason = g + " No setting cures that. " + out.Reason
+		if t.room > 0 && out.Verdict != CannotFit && out.Verdict != NoSettingFound {
+			out.Verdict, out.Export = Undecidable, ""
+		}
+	}
+}
+
+// undecided is the reason where the beginning of a recording is missing: what
+// was simulated holds for the part that is there.
+func (t *tuner) undecided(out *Tuning, baseline, best *Candidate) string {
+	size := bytesize.Format
+	text := out.Evidence.undecided() + fmt.Sprintf(" In the part recorded, the present setting reserves %s", size(baseline.ReservedPeak))
+	if baseline.NumOOMs > 0 {
+		text += fmt.Sprintf(" and fails %s", plural.Of(int(baseline.NumOOMs), "time"))
+	}
+	if best != baseline {
+		text += fmt.Sprintf("; %s reserves at least %s", name(best), size(best.ReservedPeak))
+		if best.NumOOMs > 0 {
+			text += fmt.Sprintf(" and fails %s", plural.Of(int(best.NumOOMs), "time"))
+		}
+	}
+	return text + "."
+}
+
+// growth says that a job's memory grows; empty if none does.
+func (t *tuner) growth() string {
+	for i := range t.jobs {
+		if g := t.jobs[i].growth(); g != "" {
+			return g
+		}
+	}
+	return ""
 }
 
 // tried names the settings of which none serves all requests under all orders.
@@ -201,6 +240,9 @@ func name(c *Candidate) string {
 	return c.Conf
 }
 
+// millis is a time in µs as ms.
+func millis(us int64) string { return fmt.Sprintf("%.1f ms", float64(us)/1000) }
+
 // why is one sentence with the numbers that decided, and one on the cost.
 func (t *tuner) why(baseline, best *Candidate) string {
 	size := bytesize.Format
@@ -215,6 +257,11 @@ func (t *tuner) why(baseline, best *Candidate) string {
 			best.Robustness.Completed, best.Robustness.Runs, baseline.Robustness.Completed, size(best.ReservedPeak))
 	case !baseline.completes():
 		s += fmt.Sprintf(" completes however the driver places segments, where the present setting does not; it reserves %s", size(best.ReservedPeak))
+	case t.close(baseline) && !t.close(best):
+		s += fmt.Sprintf(" leaves more room: it reserves %s at worst, the present setting %s", size(best.Upper()), size(baseline.Upper()))
+	case t.room > 0 && t.cost(baseline) > t.slack(t.cost(best)):
+		s += fmt.Sprintf(" waits less: %s instead of %d, and %s of driver calls instead of %s; it reserves %s",
+			plural.Noun(best.NumAllocRetries, "1 cache flush", fmt.Sprintf("%d cache flushes", best.NumAllocRetries)), baseline.NumAllocRetries, millis(best.Driver.StallUS), millis(baseline.Driver.StallUS), size(best.ReservedPeak))
 	case best.Upper() < baseline.Upper() && float64(best.ReservedPeak) > 0.995*float64(baseline.ReservedPeak):
 		s += fmt.Sprintf(" reserves at most %s instead of %s, however the driver places segments and if sizes change by up to 5 %%; as recorded it reserves %s (now: %s)",
 			size(best.Upper()), size(baseline.Upper()), size(best.ReservedPeak), size(baseline.ReservedPeak))
@@ -269,7 +316,8 @@ func (t *tuner) warnings() []string {
 }
 
 // caveats say where a recording shows less than its program needs.
-func caveats(tr *traces.Trace) []string {
+func caveats(c *Case) []string {
+	tr := c.Trace
 	var out []string
 	failed := 0
 	for i := range tr.Events {
@@ -284,10 +332,10 @@ func caveats(tr *traces.Trace) []string {
 	default:
 		out = append(out, fmt.Sprintf("In %s, %s failed; to be served here. What the program would have done then is not in the recording.", tr.Source, plural.Of(failed, "request")))
 	}
-	if tr.Start != nil && tr.Recorded != nil {
-		if peak := tr.Recorded.Stats["allocated_bytes.all.peak"]; peak > sim.Bound(tr) {
-			out = append(out, fmt.Sprintf("%s starts late: the process's own counters say that %s were allocated at its peak, %s in the part recorded. These figures hold for that part only.",
-				tr.Source, bytesize.Format(peak), bytesize.Format(sim.Bound(tr))))
+	if IsPart(tr) {
+		if k := c.Known(); k.Allocated > sim.Bound(tr) {
+			out = append(out, fmt.Sprintf("%s starts late: up to %s were allocated before or after the part recorded, %s in it. These figures hold for that part only.",
+				tr.Source, bytesize.Format(k.Allocated), bytesize.Format(sim.Bound(tr))))
 		}
 	}
 	return out
@@ -327,9 +375,10 @@ func distinct(list []*Candidate) []Candidate {
 	out := []Candidate{}
 	seen := make(map[outcome]bool)
 	for i, c := range list {
-		if i == 0 || c.Options == fewest[of(c)] && !seen[of(c)] {
+		if i == 0 || c.plainExpandable() || c.Options == fewest[of(c)] && !seen[of(c)] {
 			seen[of(c)] = true
 			out = append(out, *c)
+			out[len(out)-1].Known = c.plainExpandable()
 		}
 	}
 	return out

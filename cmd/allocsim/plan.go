@@ -31,8 +31,9 @@ func newPlan(a *app) *cobra.Command {
 		Short:      "Say which cards fit, and the smallest memory that works",
 		Long: `Finds the smallest device on which the job completes, with the present setting
 and with the best one, and judges the cards of the catalogue by it: fits, tight
-(it depends on driver and libraries) or no. Every capacity named is simulated,
-and so is one step less, which fails.
+(it depends on driver, libraries or luck; exit code 0), no, or undecidable where
+the recording does not hold what would show it. Every capacity named is
+simulated, and so is one step less, which fails.
 
 Several traces are jobs that run one after the other, unless --colocate puts
 them on one card at the same time. Exit code 1 when the card asked for
@@ -124,7 +125,7 @@ them on one card at the same time. Exit code 1 when the card asked for
 	f.BoolVar(&colocate, "colocate", false, "run the traces on one card at the same time")
 	f.BoolVar(&worst, "worst-case", false, "with --colocate: shift the jobs so that their peaks coincide")
 	f.Var(&overhead, "overhead", "with --colocate: what each process takes besides its allocator (default: that of the card)")
-	f.IntVar(&opts.Tune.Budget, "budget", 300, "most settings `N` to simulate")
+	f.IntVar(&opts.Tune.Budget, "budget", planner.DefaultBudget, "most settings `N` to simulate")
 	f.IntVar(&opts.Tune.Workers, "workers", 0, "`N` parallel simulations (default: one a processor)")
 	addFailOn(cmd, &failOn)
 	return cmd
@@ -177,19 +178,33 @@ func (a *app) showPlan(r *planner.Planning, all bool) error {
 		text := wrap(fmt.Sprintf("%s on %s%s: %s", g.Verdict, g.Name, with, g.Reason), 80, "")
 		a.printf("%s%s\n\n", a.strong(string(g.Verdict)), strings.TrimPrefix(text, string(g.Verdict)))
 	}
+	if !r.Evidence.Complete() && len(r.GPUs) != 1 {
+		a.printf("%s\n\n", wrap("Undecidable for cards that might do: "+strings.Join(r.Evidence.Missing, " ")+" "+r.Evidence.Record+" The figures are the least that is needed.", 80, ""))
+	}
 	m := r.MinCapacity
-	t := table.New("smallest memory that works", ">for the allocator", ">safe", "setting")
-	t.Row("bound (perfect placement)", bytesize.FormatUp(m.Bound), "", "")
-	t.Row("present setting", bytesize.FormatUp(m.Baseline), bytesize.FormatUp(m.BaselineSafe), orDefault(r.Baseline))
+	least := ""
+	if !r.Evidence.Complete() {
+		least = "≥ "
+	}
+	t := table.New("smallest capacity that works", ">for the allocator", ">safe", "setting")
+	t.Row("bound (perfect placement)", least+bytesize.FormatUp(m.Bound), "", "")
+	t.Row("present setting", least+bytesize.FormatUp(m.Baseline), least+bytesize.FormatUp(m.BaselineSafe), orDefault(r.Baseline))
 	if m.BestConf != r.Baseline {
 		lines := linesOf(m.BestConf, 28)
-		t.Row("best setting", bytesize.FormatUp(m.Best), bytesize.FormatUp(m.BestSafe), lines[0])
+		t.Row("best setting", least+bytesize.FormatUp(m.Best), least+bytesize.FormatUp(m.BestSafe), lines[0])
 		for _, l := range lines[1:] {
 			t.Row("", "", "", l)
 		}
 	}
 	if err := a.print(t); err != nil {
 		return err
+	}
+	if l := r.MinLimit; l != nil {
+		a.printf("\n%s\n", wrap(fmt.Sprintf("The program sets a memory fraction. As a limit of the allocator's own it needs %s now (set_per_process_memory_fraction(%v) on the recorded card) and %s with the best setting (%v): a limit is not a capacity.",
+			bytesize.FormatUp(l.Baseline), l.BaselineFraction, bytesize.FormatUp(l.Best), l.BestFraction), 80, ""))
+	}
+	for _, s := range r.Besides {
+		a.printf("\n%s\n", wrap(fmt.Sprintf("Of each card, %s takes %s to %s besides the allocator and the CUDA context.", s.Name, size(s.Low), size(s.High)), 80, ""))
 	}
 	cards, hidden := chosenCards(r.GPUs, all)
 	priced := slices.ContainsFunc(cards, func(c planner.CardVerdict) bool { return c.Price != nil })
@@ -201,6 +216,10 @@ func (a *app) showPlan(r *planner.Planning, all bool) error {
 	t = table.New(header...)
 	for _, g := range cards {
 		usable, headroom, retries, setting := bytesize.FormatDown(g.Usable), size(g.Headroom), fmt.Sprint(g.NumAllocRetries), "present"
+		if g.Headroom < 0 && g.HeadroomHigh >= 0 {
+			// It depends on driver and libraries.
+			headroom += " … " + size(g.HeadroomHigh)
+		}
 		if g.Conf != r.Baseline {
 			setting = "best"
 		}
@@ -209,6 +228,8 @@ func (a *app) showPlan(r *planner.Planning, all bool) error {
 			usable, headroom, retries, setting = "unknown", "", "", ""
 		case gpus.No:
 			retries = ""
+		case gpus.Undecidable:
+			headroom, retries, setting = "", "", ""
 		}
 		row := []string{head(g.Name, 29), usable, string(g.Verdict), headroom, retries, setting}
 		if priced {
@@ -226,7 +247,7 @@ func (a *app) showPlan(r *planner.Planning, all bool) error {
 	if hidden != "" {
 		a.printf("%s\n", wrap(hidden, 80, ""))
 	}
-	notes := append(r.Notes, fmt.Sprintf("\"Safe\" works under all %d orders in which the driver may place segments; verdicts go by it.", sim.SpanOrders))
+	notes := append(r.Notes, fmt.Sprintf("\"Safe\" is the smallest size from which every larger one works, under all %d orders in which the driver may place segments; verdicts go by it.", sim.SpanOrders))
 	a.notes(notes)
 	return nil
 }
@@ -269,7 +290,7 @@ func chosenCards(list []planner.CardVerdict, all bool) (cards []planner.CardVerd
 			if seen[gpus.No] <= tooSmall-misses {
 				continue
 			}
-		case gpus.Fits, gpus.Tight:
+		case gpus.Fits, gpus.Tight, gpus.Undecidable:
 			if seen[gpus.Fits] > fits {
 				continue
 			}

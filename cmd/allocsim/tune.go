@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -93,18 +94,24 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 		return a.printJSON(r)
 	}
 	switch {
+	case r.Verdict == planner.Undecidable:
+		a.printf("%s\n\n", a.strong("Undecidable."))
 	case r.Export != "":
-		a.printf("%s\n\n", a.strong(r.Export))
-	case r.Verdict == planner.NothingBetter:
+		a.printf("%s\n", a.strong(r.Export))
+		for _, d := range r.Depends {
+			a.printf("%s\n", wrap("# "+d, 80, "# "))
+		}
+		a.printf("\n")
+	case r.Verdict == planner.NothingBetter || r.Verdict == planner.Tight:
 		a.printf("%s\n\n", a.strong("Nothing to change."))
 	default:
 		a.printf("%s\n\n", a.strong("No setting helps."))
 	}
-	a.printf("%s\n\n", wrap(r.Reason, 80, ""))
+	a.printf("%s\n\n", wrap(strings.TrimPrefix(r.Reason, "Undecidable. "), 80, ""))
 	if r.Room > 0 {
 		a.printf("The allocator may take %s.\n\n", size(r.Room))
 	}
-	t := table.New("", ">reserved", ">at most", ">stall", ">retries", ">OOMs", "setting")
+	t := table.New("", ">reserved", ">at most", ">stall", ">retries", ">OOMs", ">runs", "setting")
 	bare := false // a line has no "at most"
 	row := func(what string, c *planner.Candidate) {
 		peak, up := size(c.ReservedPeak), ""
@@ -125,15 +132,19 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 		case setting == "":
 			setting = "(default)"
 		}
-		lines := linesOf(setting, 30)
+		runs := ""
+		if b := c.Robustness; b != nil {
+			runs = fmt.Sprintf("%d/%d", b.Completed, b.Runs)
+		}
+		lines := linesOf(setting, 24)
 		stall, retries, ooms := millis(float64(c.Driver.StallUS)), fmt.Sprint(c.NumAllocRetries), fmt.Sprint(c.NumOOMs)
 		if c.Stopped {
 			// Only the part up to there was simulated.
 			stall, retries, ooms = "", "", ""
 		}
-		t.Row(what, peak, up, stall, retries, ooms, lines[0])
+		t.Row(what, peak, up, stall, retries, ooms, runs, lines[0])
 		for _, l := range lines[1:] {
-			t.Row("", "", "", "", "", "", l)
+			t.Row("", "", "", "", "", "", "", l)
 		}
 	}
 	row("now", &r.Baseline)
@@ -144,13 +155,17 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 	}
 	shown := 1 // the best one
 	for i := range r.Candidates {
-		if c := &r.Candidates[i]; shown < top && c.Conf != r.Best.Conf && c.Conf != r.Baseline.Conf {
+		// The setting that people know is always shown.
+		if c := &r.Candidates[i]; (shown < top || c.Known && top > 0) && c.Conf != r.Best.Conf && c.Conf != r.Baseline.Conf {
 			shown++
 			row(fmt.Sprintf("#%d", shown), c)
 		}
 	}
 	if err := a.print(t); err != nil {
 		return err
+	}
+	if m := r.Modelled; m != nil && m.ReservedPeak != r.Baseline.ReservedPeak {
+		a.printf("%s\n", wrap(fmt.Sprintf("\"Now\" is the recorded run. The model, by which the other settings are simulated, reserves %s for it.", size(m.ReservedPeak)), 80, ""))
 	}
 	a.printf("\n%s simulated in %.1f s; %s live at once\n", plural.Of(r.Searched, "setting"), float64(r.ElapsedMS)/1000, size(r.Bound))
 	if b, n := r.Best.Robustness, r.Baseline.Robustness; b != nil && n != nil {

@@ -75,6 +75,8 @@ type Card struct {
 	// order.
 	Profiles []Profile
 
+	besidesLow, besidesHigh int64 // see With
+
 	// Aliases are other names that Find takes.
 	Aliases []string
 	// Note is a caveat worth showing; Evidence says where the total was read.
@@ -138,7 +140,30 @@ func (c Card) Usable() (low, high int64, ok bool) {
 	if low == 0 {
 		low = int64(float64(c.High) * (1 - largestReserve))
 	}
-	return max(low-c.Overhead.High, 0), max(c.High-c.Overhead.Low, 0), true
+	return max(low-c.Overhead.High-c.besidesHigh, 0), max(c.High-c.Overhead.Low-c.besidesLow, 0), true
+}
+
+// Share is what one process takes of a card besides its allocator, in bytes,
+// beyond the Overhead that the catalogue knows.
+type Share struct {
+	Name string `json:"name"`
+	Low  int64  `json:"low"`
+	High int64  `json:"high"`
+}
+
+// NCCL is what the communicators of a process with several ranks take: 1 to 3
+// GiB (spec gpus.md), by version, topology and NCCL_BUFFSIZE.
+var NCCL = Share{Name: "NCCL", Low: 1 << 30, High: 3 << 30}
+
+// With is the card with shares taken off what an allocator can get. They do not
+// widen the margin that a verdict of Fits needs: the high end of each is taken
+// off already.
+func (c Card) With(shares []Share) Card {
+	for _, s := range shares {
+		c.besidesLow += s.Low
+		c.besidesHigh += s.High
+	}
+	return c
 }
 
 // Slices are the card's MIG slices as cards of their own, those of unknown
@@ -181,6 +206,9 @@ const (
 	No Verdict = "no"
 	// Unknown: nothing is known about the card's memory.
 	Unknown Verdict = "unknown"
+	// Undecidable: the card may do, but the recording does not hold what would
+	// show it.
+	Undecidable Verdict = "undecidable"
 )
 
 // Assessment is a verdict with its numbers, in bytes.
