@@ -75,6 +75,9 @@ type Future struct {
 	Lifetimes []Lifetime
 	// Calls is the number of Mallocs and Frees, the end of all lifetimes.
 	Calls int64
+	// Room is the bytes that may be taken: the lesser of limit and device; 0 =
+	// unlimited.
+	Room int64
 }
 
 // Lifetime is one request of a Future.
@@ -84,4 +87,7 @@ type Lifetime struct {
 	// Malloc and Free count the Mallocs and completed Frees before this
 	// request's own; Free is Future.Calls if its bytes never come back.
 	Malloc, Free int64
+	// MallocUS and FreeUS are the times of these calls in µs; many calls may
+	// share one. FreeUS is after all calls if there is no Free.
+	MallocUS, FreeUS int64
 }

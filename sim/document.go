@@ -9,6 +9,9 @@ type Document struct {
 	// Capacity and Limit are null when there is none.
 	Capacity      *int64             `json:"capacity"`
 	Limit         *int64             `json:"limit"`
+	// Bound is the bytes that no placement can do without (Need of the trace);
+	// 0 where it was not asked for.
+	Bound         int64              `json:"bound"`
 	Completed     bool               `json:"completed"`
 	Events        int                `json:"events"`
 	Stats         map[string]int64   `json:"stats"`

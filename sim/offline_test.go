@@ -26,16 +26,19 @@ func TestPrepare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []policies.Lifetime{{Size: 100, Malloc: 0, Free: 2}, {Size: 200, Malloc: 1, Free: 5}, {Size: 300, Malloc: 3, Free: 4}, {Size: 400, Malloc: 6, Free: 7}}
+	want := []policies.Lifetime{
+		{Size: 100, Malloc: 0, Free: 2, MallocUS: 0, FreeUS: 2}, {Size: 200, Malloc: 1, Free: 5, MallocUS: 1, FreeUS: 6},
+		{Size: 300, Malloc: 3, Free: 4, MallocUS: 3, FreeUS: 3}, {Size: 400, Malloc: 6, Free: 7, MallocUS: 8, FreeUS: 9},
+	}
 
 	base, err := direct.Registration.Parse("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := 0
+	var rooms []int64
 	spec := &policies.Spec{Name: "seer", New: func(policies.Env) (policies.Policy, error) { return nil, errors.New("not prepared") }}
 	spec.Prepare = func(_ context.Context, run *policies.Future) (*policies.Spec, error) {
-		asked++
+		rooms = append(rooms, run.Room)
 		if run.Calls != 7 || !slices.Equal(run.Lifetimes, want) {
 			t.Errorf("%d calls, %v; want 7, %v", run.Calls, run.Lifetimes, want)
 		}
@@ -51,8 +54,14 @@ func TestPrepare(t *testing.T) {
 			t.Errorf("peak of %d bytes", got)
 		}
 	}
-	if asked != 1 {
-		t.Errorf("prepared %d times", asked)
+	// Anew for another room, whoever limits it.
+	for _, m := range []Machine{{Capacity: 8 << 20}, {Capacity: 8 << 20, Limit: 6 << 20}, {Capacity: 8 << 20, Fraction: 0.5}} {
+		if _, err := r.Run(context.Background(), tr, Config{Policy: spec, Machine: m}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []int64{0, 8 << 20, 6 << 20, 4 << 20}; !slices.Equal(rooms, want) {
+		t.Errorf("prepared for rooms of %d bytes, want %d", rooms, want)
 	}
 	bad := *spec
 	bad.Name = "other"

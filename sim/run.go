@@ -50,7 +50,7 @@ type Runner struct {
 // Run is the function Run.
 func (r *Runner) Run(ctx context.Context, tr *traces.Trace, cfg Config, obs ...Observer) (*Result, error) {
 	var err error
-	if cfg.Policy, err = r.prepare(ctx, tr, cfg.Policy); err != nil {
+	if cfg.Policy, err = r.prepare(ctx, tr, cfg); err != nil {
 		return nil, err
 	}
 	run, err := r.Start(tr, cfg, obs...)

@@ -132,6 +132,10 @@ type Meta struct {
 	// Torch is the framework's version, such as "2.11.0+cu130"; empty when
 	// unknown.
 	Torch string
+	// TorchSince and TorchBefore bound the release by what the source itself
+	// proves, its fields and units: at least the one, older than the other,
+	// such as "2.3" and "2.5"; empty = no bound.
+	TorchSince, TorchBefore string
 	// Conf is PYTORCH_CUDA_ALLOC_CONF in force.
 	Conf string
 	// ConfKnown tells an empty Conf from an unknown one.
@@ -194,7 +198,20 @@ type DriverEvent struct {
 	Stream uint16
 	Pool   uint8
 	Action DriverAction
+	// Caller is who caused a SegmentFree or SegmentUnmap, where its call stack
+	// says so.
+	Caller Caller
 }
+
+// Caller is who had memory given back to the driver.
+type Caller uint8
+
+// The callers. A recording without call stacks knows none.
+const (
+	CallerUnknown    Caller = iota
+	CallerEmptyCache        // torch.cuda.empty_cache()
+	CallerRequest           // the request that follows: garbage collection or a flush
+)
 
 // Recorded is what the real allocator did with the trace's requests.
 type Recorded struct {

@@ -70,6 +70,7 @@ segments.`,
 					return err
 				}
 				doc := res.Document()
+				doc.Bound = sim.Need(c.Trace)
 				doc.Notes = append(doc.Notes, c.Recovered.Inferred...)
 				docs = append(docs, doc)
 				bar.Set(int64(i+1), int64(len(specs)))

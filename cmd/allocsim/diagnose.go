@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"allocsim/internal/bytesize"
 	"allocsim/internal/plural"
 	"allocsim/internal/table"
 	"allocsim/planner/diagnose"
@@ -22,30 +24,35 @@ import (
 	"allocsim/sim/recovery"
 )
 
-// maxMessage bounds how much of a log is read, in bytes.
-const maxMessage = 64 << 20
-
 func newDiagnose(a *app) *cobra.Command {
 	env := &environment{a: a}
 	var text string
-	var words bool
+	var all bool
+	rank := -1
 	cmd := &cobra.Command{
-		Use:        "diagnose [FILE]",
+		Use:        "diagnose [FILE | MESSAGE]",
 		SuggestFor: []string{"oom", "explain", "why"},
 		Short:      "Explain an out-of-memory message, or a snapshot that ends in one",
-		Long: `Reads an out-of-memory message of any PyTorch since 2018, of JAX, TensorFlow,
-CuPy or RMM, from a file, a whole log or standard input, and says what ran out:
-the card, the allocator's own holes, a limit, or memory that someone else
-holds; what would help, what would not, and what to run next. A snapshot that
-ends in an OOM works too.`,
+		Long: `Reads out-of-memory messages of any PyTorch since 2018 (CUDA, HIP, XPU, NPU,
+MPS), vLLM, SGLang, TGI, llama.cpp, PaddlePaddle, JAX, TensorFlow, CuPy, RMM,
+of drivers and libraries, and of the computer's own memory, from a file, a whole
+log of any length or standard input, and says what ran out: the card, the
+allocator's own holes, a private pool, a limit, memory that someone else holds;
+what would help, what would not, and what to run next. Of several messages the
+one that ended the program is explained. A snapshot that ends in an OOM works
+too.`,
 		Example: `  allocsim diagnose error.log
   python train.py 2>&1 | allocsim diagnose
-  allocsim diagnose --text "CUDA out of memory. Tried to allocate 1.79 GiB …"
+  allocsim diagnose "CUDA out of memory. Tried to allocate 1.79 GiB …"
+  allocsim diagnose --rank 3 slurm-4711.out
   allocsim diagnose snapshot.pickle`,
-		Args: arguments(0, 1, "one file"),
+		Args: arguments(0, 1, "one file or message"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := env.parse(cmd); err != nil {
 				return err
+			}
+			if all && rank >= 0 {
+				return fmt.Errorf("give --all or --rank, not both")
 			}
 			var opts diagnose.Options
 			if v, err := conf.ParseVersion(env.torch); err == nil {
@@ -56,90 +63,101 @@ ends in an OOM works too.`,
 				return fmt.Errorf("--conf: %w", err)
 			}
 			opts.Conf, _, _ = torch.ConfigOf(spec)
-			var msg diagnose.Message
+			var log diagnose.Log
 			switch {
 			case text != "":
-				msg, err = diagnose.Parse(text)
+				log, err = diagnose.Scan(strings.NewReader(text))
 			case len(args) == 0 || args[0] == "-":
-				msg, err = interruptible(cmd.Context(), func() (diagnose.Message, error) { return a.message(a.stdin) })
+				log, err = interruptible(cmd.Context(), func() (diagnose.Log, error) { return diagnose.Scan(a.stdin) })
+			case isMessage(args[0]):
+				log, err = diagnose.Scan(strings.NewReader(args[0]))
 			default:
-				msg, err = env.diagnosed(cmd.Context(), args[0], &opts)
+				log, err = env.diagnosed(cmd.Context(), args[0], &opts)
 			}
 			if err != nil {
 				return err
 			}
-			return a.showDiagnosis(diagnose.Diagnose(msg, opts), words)
+			if rank >= 0 {
+				if log, err = log.OfRank(rank); err != nil {
+					return err
+				}
+			}
+			return a.showDiagnosis(diagnose.DiagnoseLog(log, opts), all)
 		},
 	}
 	env.addTrace(cmd)
 	cmd.Flags().StringVar(&text, "text", "", "the `MESSAGE` itself")
 	cmd.Flags().StringVar(&env.conf, "conf", "", "the configuration `STRING` that was set")
+	cmd.Flags().BoolVar(&all, "all", false, "explain every message of the log")
+	cmd.Flags().IntVar(&rank, "rank", -1, "explain the message of this rank `N`")
 	return cmd
 }
 
-// message reads a message from a stream.
-func (a *app) message(r io.Reader) (diagnose.Message, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxMessage))
-	if err != nil {
-		return diagnose.Message{}, fmt.Errorf("read the message: %w", err)
+// isMessage reports whether an argument is a message itself: no file has that
+// name, and it reads like one.
+func isMessage(arg string) bool {
+	if _, err := os.Stat(arg); err == nil {
+		return false
 	}
-	return diagnose.Parse(string(data))
+	_, err := diagnose.Parse(arg)
+	return err == nil && strings.ContainsAny(arg, " \n\t_:")
 }
 
-// messageIn reads a message from a file and reports whether it is a text at
-// all: what holds zero bytes is not.
-func (a *app) messageIn(path string) (msg diagnose.Message, text bool, err error) {
+// messagesIn reads the messages of a file and reports whether it is a text at
+// all: what holds zero bytes is not, unless it is UTF-16.
+func messagesIn(path string) (log diagnose.Log, text bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return msg, false, err
+		return log, false, err
 	}
 	defer f.Close()
 	r := bufio.NewReader(f)
 	head, err := r.Peek(512)
 	if err != nil && err != io.EOF {
-		return msg, false, err
+		return log, false, err
 	}
-	msg, err = a.message(r)
-	return msg, !bytes.ContainsRune(head, 0), err
+	text = !bytes.ContainsRune(head, 0) || bytes.HasPrefix(head, []byte{0xff, 0xfe}) || bytes.HasPrefix(head, []byte{0xfe, 0xff})
+	log, err = diagnose.Scan(r)
+	return log, text, err
 }
 
-// diagnosed reads a file: a text with a message, or a recording.
-func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose.Options) (diagnose.Message, error) {
+// diagnosed reads a file: a text with messages, or a recording.
+func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose.Options) (diagnose.Log, error) {
 	var text bool
-	msg, err := interruptible(ctx, func() (msg diagnose.Message, err error) {
-		msg, text, err = e.a.messageIn(path)
-		return msg, err
+	log, err := interruptible(ctx, func() (log diagnose.Log, err error) {
+		log, text, err = messagesIn(path)
+		return log, err
 	})
 	if err == nil || ctx.Err() != nil {
-		return msg, err
+		return log, err
 	}
 	tr, openErr := e.open(ctx, path)
 	switch {
 	case openErr != nil && !text:
-		return msg, openErr
+		return log, openErr
 	case errors.Is(err, diagnose.ErrNoMessage) && openErr != nil:
-		return msg, fmt.Errorf("%s: %w", path, err)
+		return log, fmt.Errorf("%s: %w", path, err)
 	case openErr != nil:
-		return msg, err
+		return log, err
 	}
 	rec, err := recovery.Recover(ctx, tr, recovery.Options{Conf: e.conf, ConfSet: e.confSet, Version: opts.Version})
 	if err != nil {
-		return msg, err
+		return log, err
 	}
 	res, err := sim.Run(ctx, rec.Trace, rec.Config())
 	if err != nil {
-		return msg, err
+		return log, err
 	}
 	if n := res.Stats.NumAllocRetries; len(res.OOMs) == 0 && n > 0 {
 		closest := ""
 		if most := res.Room(); most > 0 {
 			closest = fmt.Sprintf(" (at most %s of %s reserved)", size(res.Stats.ReservedBytes[policies.All].Peak), size(most))
 		}
-		return msg, fmt.Errorf("%s has no out-of-memory event, but it was close: the allocator had to empty its cache %s%s; allocsim tune %s says what would avoid that",
+		return log, fmt.Errorf("%s has no out-of-memory event, but it was close: the allocator had to empty its cache %s%s; allocsim tune %s says what would avoid that",
 			path, plural.Of(int(n), "time"), closest, path)
 	}
 	if len(res.OOMs) == 0 {
-		return msg, fmt.Errorf("%s has no out-of-memory event; allocsim tune %s says what its memory could be", path, path)
+		return log, fmt.Errorf("%s has no out-of-memory event; allocsim tune %s says what its memory could be", path, path)
 	}
 	o := res.OOMs[0]
 	opts.Conf, opts.Trace = rec.Conf, path
@@ -151,13 +169,68 @@ func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose
 		Reserved:  o.Reserved, Allocated: o.Allocated,
 		DeviceFree: o.DeviceFree, Total: tr.Meta.DeviceTotal, Limit: rec.Limit, LargestFree: o.LargestFree, GPU: tr.Device,
 	}
-	return diagnose.FromFacts(facts), nil
+	return diagnose.Log{Messages: []diagnose.Message{diagnose.FromFacts(facts)}}, nil
 }
 
-func (a *app) showDiagnosis(r diagnose.Report, words bool) error {
+// showDiagnosis prints the explanation of the message that counts, or of all.
+func (a *app) showDiagnosis(l diagnose.LogReport, all bool) error {
 	if a.json {
-		return a.printJSON(r)
+		return a.printJSON(l)
 	}
+	if len(l.Messages) > 1 {
+		if err := a.showMessages(l); err != nil {
+			return err
+		}
+	}
+	if !all {
+		return a.showReport(l.Report)
+	}
+	for i, m := range l.Messages {
+		if i > 0 {
+			a.printf("\n")
+		}
+		a.printf("message %d of %d\n", i+1, len(l.Messages))
+		if err := a.showReport(m.Report); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// showMessages prints the table of a log's messages.
+func (a *app) showMessages(l diagnose.LogReport) error {
+	t := table.New("", ">rank", ">GPU", "time", ">requested", "verdict")
+	number := func(n *int) string {
+		if n == nil {
+			return "-"
+		}
+		return strconv.Itoa(*n)
+	}
+	for _, m := range l.Messages {
+		mark, requested, when := "", "-", m.Time
+		if m.Explained {
+			mark = "*"
+		}
+		if m.Numbers.Requested != nil {
+			requested = size(*m.Numbers.Requested)
+		}
+		if when == "" {
+			when = "-"
+		}
+		verdict := string(m.Verdict)
+		if m.Handled {
+			verdict += " (handled)"
+		}
+		t.Row(mark, number(m.Rank), number(m.GPU), when, requested, verdict)
+	}
+	if err := a.print(t); err != nil {
+		return err
+	}
+	a.printf("\n")
+	return nil
+}
+
+func (a *app) showReport(r diagnose.Report) error {
 	verdict := string(r.Verdict)
 	for i, v := range r.Also {
 		if verdict += ", "; i == len(r.Also)-1 {
@@ -166,33 +239,7 @@ func (a *app) showDiagnosis(r diagnose.Report, words bool) error {
 		verdict += string(v)
 	}
 	a.printf("%s\n%s\n\n", a.strong(verdict), wrap(r.Reason, 80, ""))
-	t := table.New("", ">")
-	row := func(name string, n *int64) {
-		if n != nil {
-			t.Row(name, size(*n))
-		}
-	}
-	n := r.Numbers
-	row("requested", n.Requested)
-	row("total", n.Total)
-	row("free", n.Free)
-	row("allocated", n.Allocated)
-	row("reserved", n.Reserved)
-	row("reserved but unallocated", n.Unallocated)
-	row("in private pools", n.PrivatePools)
-	row("allowed", n.Allowed)
-	row("outside this allocator", n.Outside)
-	row("other processes", n.OtherProcesses)
-	row("largest free block", n.LargestFree)
-	// Below a limit, the room on the device says nothing.
-	if n.Short != nil && r.Verdict != diagnose.Limit {
-		if *n.Short > 0 {
-			row("short even without waste", n.Short)
-		} else {
-			t.Row("to spare without waste", size(-*n.Short))
-		}
-	}
-	if err := a.print(t); err != nil {
+	if err := a.print(numbersTable(r)); err != nil {
 		return err
 	}
 	a.printf("\n")
@@ -201,13 +248,59 @@ func (a *app) showDiagnosis(r diagnose.Report, words bool) error {
 			a.printf("%s\n", wrap(fmt.Sprintf("%d. %s", i+1, s), 80, "   "))
 		}
 	}
+	if len(r.Outlook) > 0 {
+		a.printf("\nwhat would be left for later requests (negative: still missing)\n")
+		t := table.New("", ">")
+		for _, o := range r.Outlook {
+			t.Row("  "+o.Choice, size(o.Low)+" to "+size(o.High))
+		}
+		if err := a.print(t); err != nil {
+			return err
+		}
+	}
 	// Commands are for copying, so they are not wrapped.
 	if r.Next != "" {
 		a.printf("\nnext:\n  %s\n", strings.NewReplacer(" && ", "\n  ", "; ", "\n  ").Replace(r.Next))
 	}
-	if words {
-		a.printf("\n%s\n", strings.Join(diagnose.Glossary, "\n"))
-	}
 	a.notes(r.Notes)
 	return nil
+}
+
+// numbersTable is the account that a message gives.
+func numbersTable(r diagnose.Report) *table.Table {
+	t := table.New("", ">")
+	row := func(name, field string, n *int64) {
+		if n == nil {
+			return
+		}
+		// A wide span is what the message leaves open, not a rounded digit.
+		if half := r.Rounding[field]; half > 16*bytesize.MiB && half > *n/50 {
+			t.Row(name, size(max(0, *n-half))+" to "+size(*n+half))
+			return
+		}
+		t.Row(name, size(*n))
+	}
+	n := r.Numbers
+	row("requested", "requested", n.Requested)
+	row("total", "total", n.Total)
+	row("free", "free", n.Free)
+	row("allocated", "allocated", n.Allocated)
+	row("reserved", "reserved", n.Reserved)
+	row("reserved but unallocated", "unallocated", n.Unallocated)
+	row("free in private pools", "private_pools", n.PrivatePools)
+	row("allowed", "allowed", n.Allowed)
+	row("this process, in all", "process", n.Process)
+	row("outside this allocator", "outside", n.Outside)
+	row("  of it, this process", "context", n.Context)
+	row("  of it, other processes", "other_processes", n.OtherProcesses)
+	row("largest free block", "largest_free", n.LargestFree)
+	// Below a limit, the room on the device says nothing.
+	if n.Short != nil && r.Verdict != diagnose.Limit {
+		if *n.Short > 0 {
+			row("short even without waste", "short", n.Short)
+		} else {
+			t.Row("to spare without waste", size(-*n.Short))
+		}
+	}
+	return t
 }

@@ -50,6 +50,7 @@ memory limit. --capacity, --gpu, --conf and --policy change one thing each.`,
 				return err
 			}
 			doc := res.Document()
+			doc.Bound = sim.Need(c.Trace)
 			doc.Notes = append(doc.Notes, c.Recovered.Inferred...)
 			if span {
 				if doc.Span, err = sim.SampleSpan(cmd.Context(), c.Trace, cfg, 0); err != nil {

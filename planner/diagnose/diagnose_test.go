@@ -91,7 +91,7 @@ func report(b *strings.Builder, r Report) {
 // checkReport holds for any message.
 func checkReport(t interface{ Fatalf(string, ...any) }, m Message, r Report) {
 	switch r.Verdict {
-	case Fragmentation, Capacity, OtherProcess, Limit, Undecidable:
+	case Fragmentation, Capacity, OtherProcess, Limit, Undecidable, PrivatePool, OutsideAllocator, HostMemory:
 	default:
 		t.Fatalf("verdict %q", r.Verdict)
 	}
@@ -110,7 +110,9 @@ func checkReport(t interface{ Fatalf(string, ...any) }, m Message, r Report) {
 		if m.Requested.surelyMore(room) && r.Verdict == Fragmentation {
 			t.Fatalf("fragmentation although %+v > %+v", m.Requested, room)
 		}
-		if m.Requested.surelyAtMost(room) && r.Verdict == Capacity && m.Requested.surelyAtMost(m.Total) {
+		// What is unused and would do is fragmentation unless it is a few
+		// percent of the card, which every job has.
+		if m.Requested.surelyAtMost(room) && r.Verdict == Capacity && m.Requested.surelyAtMost(m.Total) && m.Unallocated.Bytes >= m.Total.Bytes/20 && m.Total.Known {
 			t.Fatalf("capacity although %+v ≤ %+v", m.Requested, room)
 		}
 	}
@@ -188,7 +190,7 @@ func TestPlace(t *testing.T) {
 		if err != nil || !m.Requested.Known || !m.Total.Known || !m.Free.Known || !m.Allocated.Known || !m.Unallocated.Known || m.GPU != 3 || m.Truncated {
 			t.Fatalf("%q: %v %+v", b.String(), err, m)
 		}
-		if m.Offset < at || m.Offset+m.Length > b.Len() {
+		if m.Offset < int64(at) || m.Offset+int64(m.Length) > int64(b.Len()) {
 			t.Fatalf("place %d+%d of %d, message at %d", m.Offset, m.Length, b.Len(), at)
 		}
 	})
@@ -210,7 +212,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if m.Offset < 0 || m.Length < 0 || m.Offset+m.Length > len(s) {
+		if m.Offset < 0 || m.Length < 0 || m.Offset+int64(m.Length) > int64(len(s)) {
 			t.Fatalf("place %d+%d of %d", m.Offset, m.Length, len(s))
 		}
 		checkReport(t, m, Diagnose(m, Options{}))

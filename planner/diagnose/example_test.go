@@ -21,5 +21,5 @@ process has 22.44 GiB memory in use. Of the allocated memory 14.10 GiB is alloca
 	fmt.Println(r.Advice[0])
 	// Output:
 	// fragmentation
-	// set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: the likeliest cure, because free pieces of one stream then join
+	// set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: the likeliest cure, because free pieces of one stream then join (assumes Linux, no Jetson, no sleep mode or allocator of its own)
 }

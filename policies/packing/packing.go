@@ -64,7 +64,8 @@ type Options struct {
 	Capacity int64
 	// Budget is the work to spend, in steps of about 10 ns (one look at a free
 	// gap, or one buffer touched by the search). The first heuristics run in
-	// any case. 0 = [DefaultBudget]; < 0 = no more than these.
+	// any case. 0 = [DefaultBudget], or [SmallBudget] up to [Small] buffers;
+	// < 0 = no more than these.
 	Budget int64
 	// Seed chooses the random part of the improvement.
 	Seed uint64
@@ -73,8 +74,14 @@ type Options struct {
 	Workers int
 }
 
-// DefaultBudget is about one second of one core.
-const DefaultBudget = 100_000_000
+// DefaultBudget is about one second of one core. A problem of at most Small
+// buffers has SmallBudget: there the exact search often ends, and the hard
+// instances of its kind take up to a few hundred million steps.
+const (
+	DefaultBudget = 100_000_000
+	SmallBudget   = 500_000_000
+	Small         = 1000
+)
 
 // Placement is a solution.
 type Placement struct {
@@ -295,7 +302,11 @@ func Pack(ctx context.Context, buffers []Buffer, opt Options) (Placement, error)
 	}
 	p := newProblem(buffers)
 	r := &run{p: p, opt: opt, budget: opt.Budget}
-	if r.budget == 0 {
+	switch {
+	case r.budget != 0:
+	case len(buffers) <= Small:
+		r.budget = SmallBudget
+	default:
 		r.budget = DefaultBudget
 	}
 	r.best = Placement{Bound: p.bound, LowerBound: p.bound, Height: math.MaxInt64}

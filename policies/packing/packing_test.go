@@ -220,19 +220,19 @@ func BenchmarkBound(b *testing.B) {
 	}
 }
 
-// callLog notes the calls of a program.
+// callLog notes the calls of a program, one a µs.
 type callLog struct{ run policies.Future }
 
 // malloc notes a request and returns its index.
 func (l *callLog) malloc(size int64) int {
-	l.run.Lifetimes = append(l.run.Lifetimes, policies.Lifetime{Size: size, Malloc: l.run.Calls, Free: -1})
+	l.run.Lifetimes = append(l.run.Lifetimes, policies.Lifetime{Size: size, Malloc: l.run.Calls, Free: -1, MallocUS: l.run.Calls})
 	l.run.Calls++
 	return len(l.run.Lifetimes) - 1
 }
 
 // free notes that the bytes of request i can be used again.
 func (l *callLog) free(i int) {
-	l.run.Lifetimes[i].Free = l.run.Calls
+	l.run.Lifetimes[i].Free, l.run.Lifetimes[i].FreeUS = l.run.Calls, l.run.Calls
 	l.run.Calls++
 }
 
@@ -240,9 +240,9 @@ func (l *callLog) free(i int) {
 func (l *callLog) buffers() []Buffer {
 	run := policies.Future{Lifetimes: slices.Clone(l.run.Lifetimes), Calls: l.run.Calls}
 	for i := range run.Lifetimes {
-		if run.Lifetimes[i].Free < 0 {
-			run.Lifetimes[i].Free = run.Calls
+		if l := &run.Lifetimes[i]; l.Free < 0 {
+			l.Free, l.FreeUS = run.Calls, run.Calls
 		}
 	}
-	return Buffers(&run)
+	return Buffers(&run, Granularity)
 }

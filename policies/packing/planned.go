@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
+	"allocsim/internal/bytesize"
 	"allocsim/policies"
 	"allocsim/policies/internal/heap"
 	"allocsim/policies/internal/options"
@@ -16,7 +18,7 @@ import (
 const Name = "packing"
 
 // Granularity is the multiple of bytes to which GPU allocators round sizes and
-// align blocks; [Buffers] uses it.
+// align blocks.
 const Granularity = 512
 
 // Registration makes the policy known as "packing". Placement needs the whole
@@ -26,27 +28,24 @@ var Registration = policies.Registration{
 	Name:    Name,
 	Aliases: []string{"offline", "optimal", "minimalloc"},
 	Doc:     "offline placement with full knowledge of the trace: what perfect placement would need",
-	Options: "budget=100000000 (steps of about 10 ns, 0 = only the first heuristic), seed=0",
+	Options: "budget= (steps of about 10 ns, 0 = only the first heuristic; 500000000 up to 1,000 requests, " +
+		"100000000 above), seed=0, round=512 (multiple to which sizes are rounded up; 1 = as asked for)",
 	Parse: func(text string) (*policies.Spec, error) {
-		o, normal, err := parse(text)
+		c, normal, err := parse(text)
 		if err != nil {
 			return nil, err
 		}
 		s := &policies.Spec{
 			Name:    Name,
 			Options: normal,
-			Config:  o,
+			Config:  c,
 			Notes:   []string{"Offline placement: it knows every allocation and free in advance, which no allocator in a program can."},
-			New:     func(policies.Env) (policies.Policy, error) { return nil, ErrNoPlan },
+			Sizes: func(size int64) (block, segment int64) {
+				return (size + c.round - 1) / c.round * c.round, 0
+			},
+			New: func(policies.Env) (policies.Policy, error) { return nil, ErrNoPlan },
 		}
-		s.Prepare = func(ctx context.Context, run *policies.Future) (*policies.Spec, error) {
-			buffers := Buffers(run)
-			placement, err := Pack(ctx, buffers, o)
-			if err != nil {
-				return nil, err
-			}
-			return Planned(s, NewPlan(buffers, placement)), nil
-		}
+		s.Prepare = func(ctx context.Context, run *policies.Future) (*policies.Spec, error) { return c.prepare(ctx, s, run) }
 		return s, nil
 	},
 }
@@ -55,31 +54,119 @@ var Registration = policies.Registration{
 // been prepared.
 var ErrNoPlan = errors.New("packing needs the whole trace in advance, so it cannot serve requests one by one")
 
-func parse(text string) (Options, string, error) {
-	s := options.Parse(text, "budget", "seed")
-	budget, seed := int64(DefaultBudget), int64(0)
-	s.Int("budget", &budget, 0, 1<<50)
-	s.Int("seed", &seed, 0, 1<<62)
-	if err := s.Err(); err != nil {
-		return Options{}, "", err
-	}
-	if budget == 0 {
-		budget = -1
-	}
-	return Options{Budget: budget, Seed: uint64(seed)}, s.Normal(), nil
+// config is the options of the policy.
+type config struct {
+	Options
+	round int64 // bytes
 }
 
-// Buffers are the requests of a run: sizes are rounded up to Granularity and
-// aligned to it, time is the number of calls so far.
-func Buffers(run *policies.Future) []Buffer {
+func parse(text string) (config, string, error) {
+	s := options.Parse(text, "budget", "seed", "round")
+	budget, seed, round := int64(-1), int64(0), int64(Granularity)
+	s.Int("budget", &budget, 0, 1<<50)
+	s.Int("seed", &seed, 0, 1<<62)
+	s.Size("round", &round, 1)
+	if err := s.Err(); err != nil {
+		return config{}, "", err
+	}
+	switch budget {
+	case -1:
+		budget = 0 // Pack's own
+	case 0:
+		budget = -1
+	}
+	return config{Options{Budget: budget, Seed: uint64(seed)}, round}, s.Normal(), nil
+}
+
+// prepare packs a run as low as it can; where that is more than the run may
+// take, it looks once more, for any placement within that room.
+func (c config) prepare(ctx context.Context, spec *policies.Spec, run *policies.Future) (*policies.Spec, error) {
+	buffers := Buffers(run, c.round)
+	best, err := Pack(ctx, buffers, c.Options)
+	if err != nil {
+		return nil, err
+	}
+	if run.Room > 0 && best.Verdict(run.Room) == Unknown {
+		o := c.Options
+		o.Capacity = run.Room
+		again, err := Pack(ctx, buffers, o)
+		if err != nil {
+			return nil, err
+		}
+		lower := max(best.LowerBound, again.LowerBound)
+		if again.Height < best.Height {
+			best = again
+		}
+		best.LowerBound = lower
+	}
+	done := Planned(spec, NewPlan(buffers, best))
+	done.Notes = slices.Concat(spec.Notes, best.notes(run.Room))
+	return done, nil
+}
+
+// notes say what is proved about a placement that was to fit in room bytes (0 =
+// any).
+func (p *Placement) notes(room int64) []string {
+	size := func(n int64) string {
+		if n < bytesize.KiB {
+			return fmt.Sprintf("%d bytes", n)
+		}
+		return fmt.Sprintf("%s (%d bytes)", bytesize.Format(n), n)
+	}
+	var notes []string
+	switch {
+	case room <= 0 || p.Height == 0:
+	case p.Verdict(room) == DoesNotFit:
+		notes = append(notes, fmt.Sprintf("No placement fits in %s: that is proved.", size(room)))
+	case p.Verdict(room) == Unknown:
+		notes = append(notes, fmt.Sprintf("No placement within %s was found, and none was ruled out; a larger budget= may decide it.", size(room)))
+	}
+	switch {
+	case p.Height == 0:
+	case p.Optimal():
+		notes = append(notes, fmt.Sprintf("The placement takes %s, and no other takes less: that is proved.", size(p.Height)))
+	default:
+		notes = append(notes, fmt.Sprintf("The placement takes %s. It is proved that none takes less than %s; what lies between is open.", size(p.Height), size(p.LowerBound)))
+	}
+	return notes
+}
+
+// Buffers are the requests of a run: sizes are rounded up to a multiple of
+// round and aligned to it. Time is the run's in µs if that tells the order of
+// its calls, given that lifetimes are half-open; else it is the number of calls
+// so far.
+func Buffers(run *policies.Future, round int64) []Buffer {
+	ordered := ordered(run)
 	buffers := make([]Buffer, len(run.Lifetimes))
 	for i, l := range run.Lifetimes {
-		buffers[i] = Buffer{
-			ID: int64(i), Lower: l.Malloc, Upper: l.Free,
-			Size: (l.Size + Granularity - 1) / Granularity * Granularity, Alignment: Granularity,
+		b := Buffer{ID: int64(i), Lower: l.Malloc, Upper: l.Free, Size: (l.Size + round - 1) / round * round, Alignment: round}
+		if ordered {
+			b.Lower, b.Upper = l.MallocUS, l.FreeUS
 		}
+		buffers[i] = b
 	}
 	return buffers
+}
+
+// ordered reports whether the times alone tell the order of frees and Mallocs:
+// no free comes after a Malloc of the same µs, and none goes back.
+func ordered(run *policies.Future) bool {
+	at, malloc := make([]int64, run.Calls+1), make([]bool, run.Calls+1)
+	for _, l := range run.Lifetimes {
+		at[l.Malloc], at[l.Free] = l.MallocUS, l.FreeUS
+		malloc[l.Malloc] = true
+	}
+	now, last := int64(math.MinInt64), int64(math.MinInt64) // time of the last call and of the last Malloc
+	for k, t := range at[:run.Calls] {
+		if t < now || t == last && !malloc[k] {
+			return false
+		}
+		now = t
+		if malloc[k] {
+			last = t
+		}
+	}
+	return true
 }
 
 // Plan is a placement made for a run: the i-th request gets Sizes[i] bytes at
@@ -155,7 +242,11 @@ func (p *planned) Malloc(r policies.Request) (policies.Block, error) {
 	}
 	fail := func(err error) (policies.Block, error) {
 		if heap.IsOOM(err) {
-			err = p.OutOfMemory(r, (r.Size+Granularity-1)/Granularity*Granularity, err)
+			size := r.Size
+			if i < len(p.plan.Sizes) {
+				size = max(size, p.plan.Sizes[i])
+			}
+			err = p.OutOfMemory(r, size, err)
 		}
 		return policies.Block{}, err
 	}
@@ -207,7 +298,7 @@ func (p *planned) find(addr uint64) int {
 	return i
 }
 
-// take gets the segment.
+// take gets the segment: as much of the plan's height as can be had.
 func (p *planned) take() error {
 	size := p.plan.Height
 	if p.Limit > 0 {
@@ -215,14 +306,17 @@ func (p *planned) take() error {
 	}
 	b, err := p.Grow(size, 0)
 	if heap.IsOOM(err) {
-		// As much as there is: whole pages of 2 MiB, then what is left.
 		free, _ := p.Device.MemInfo()
-		for _, unit := range []int64{2 << 20, Granularity} {
-			if less := min(free, size) / unit * unit; less > 0 && less < size {
-				if b, err = p.Grow(less, 0); !heap.IsOOM(err) {
-					break
-				}
-			}
+		size = min(size, free)
+		if size <= 0 {
+			return err
+		}
+		if heap.Round(size, page) > free {
+			// Less is free than the pages of a cudaMalloc would take: the
+			// capacity is no real device's but the target of the placement.
+			b, err = p.mapped(size)
+		} else if less := size &^ (page - 1); less > 0 {
+			b, err = p.Grow(less, 0)
 		}
 	}
 	if err != nil {
@@ -230,6 +324,21 @@ func (p *planned) take() error {
 	}
 	p.segment = p.Blocks[b].Seg
 	return nil
+}
+
+// page is the granule of cudaMalloc, in bytes.
+const page = 2 << 20
+
+// mapped takes a segment of exactly size bytes.
+func (p *planned) mapped(size int64) (int32, error) {
+	addr, err := p.Device.Reserve(size)
+	if err != nil {
+		return 0, err
+	}
+	if err := p.Device.Map(addr, size, size); err != nil {
+		return 0, err
+	}
+	return p.AddSegment(addr, size, 0, true), nil
 }
 
 // release takes back a block whose free has completed.
@@ -255,7 +364,15 @@ func (p *planned) EmptyCache() error {
 	if p.segment == 0 || len(p.live) > 0 {
 		return nil
 	}
-	if err := p.Shrink(p.segment); err != nil {
+	if seg := p.Segs[p.segment]; seg.Mapped {
+		if err := p.Device.Unmap(seg.Addr, seg.Size, seg.Size); err != nil {
+			return err
+		}
+		if err := p.Device.Release(seg.Addr, seg.Size); err != nil {
+			return err
+		}
+		p.RemoveSegment(p.segment)
+	} else if err := p.Shrink(p.segment); err != nil {
 		return err
 	}
 	p.segment = 0

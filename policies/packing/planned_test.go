@@ -127,7 +127,7 @@ func TestPlannedRefuses(t *testing.T) {
 
 func TestRegistration(t *testing.T) {
 	for text, want := range map[string]string{
-		"": "", "budget=100000000": "", "budget=5,seed=3": "budget=5,seed=3", "budget=0": "budget=0",
+		"": "", "budget=100000000": "budget=100000000", "round=512": "", "round=1": "round=1", "budget=5,seed=3": "budget=5,seed=3", "budget=0": "budget=0",
 	} {
 		spec, err := Registration.Parse(text)
 		if err != nil {
@@ -140,19 +140,16 @@ func TestRegistration(t *testing.T) {
 			t.Errorf("New without a plan: %v", err)
 		}
 	}
-	for _, text := range []string{"budget=x", "seed=-1", "time=3", "budget=-1"} {
+	for _, text := range []string{"budget=x", "seed=-1", "time=3", "budget=-1", "round=0"} {
 		if _, err := Registration.Parse(text); err == nil {
 			t.Errorf("%q is accepted", text)
 		}
-	}
-	if s, err := Registration.Parse("budget=7,seed=9"); err != nil || s.Config.(Options).Budget != 7 || s.Config.(Options).Seed != 9 {
-		t.Errorf("%+v, %v", s, err)
 	}
 	s, err := Registration.Parse("budget=7,seed=9")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o := s.Config.(Options); o.Budget != 7 || o.Seed != 9 {
+	if o := s.Config.(config); o.Budget != 7 || o.Seed != 9 {
 		t.Errorf("%+v", o)
 	}
 }

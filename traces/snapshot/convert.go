@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"allocsim/internal/pickle"
 	"allocsim/traces"
@@ -57,6 +58,7 @@ type converter struct {
 	finalErr error     // what is wrong with them
 	caches   []int64   // empty_cache calls, µs since the epoch, ascending
 	settings map[string]string
+	emptying map[traces.StackID]bool // what namesEmptyCache has found
 
 	kinds                [actOther + 1]int   // entries of each action
 	delayed              int                 // frees completed later than at once
@@ -380,7 +382,8 @@ type output struct {
 	addr    []uint64
 	stacks  []traces.StackID
 	driver  []traces.DriverEvent
-	open    int // driver events from here on have no Before yet
+	open    int              // driver events from here on have no Before yet
+	callers []traces.StackID // of the driver events from open on
 	oomFree []int64
 }
 
@@ -430,11 +433,17 @@ func (o *output) block(addr uint64, stack traces.StackID) {
 }
 
 // request sets the Before of the driver events that belong to the event about
-// to be added.
-func (o *output) request() {
-	for ; o.open < len(o.driver); o.open++ {
-		o.driver[o.open].Before = uint32(o.b.Len())
+// to be added, which was called from the given place: PyTorch gives the
+// releases inside an allocation the allocation's own call stack.
+func (o *output) request(from traces.StackID) {
+	for k := o.open; k < len(o.driver); k++ {
+		d := &o.driver[k]
+		d.Before = uint32(o.b.Len())
+		if s := o.callers[k-o.open]; s == from && s != traces.NoStack && d.Caller == traces.CallerUnknown {
+			d.Caller = traces.CallerRequest
+		}
 	}
+	o.open, o.callers = len(o.driver), o.callers[:0]
 }
 
 // replay walks the entries forward from the given start state, checks every
@@ -509,14 +518,14 @@ func (c *converter) replay(start []startSegment) (*traces.Trace, error) {
 				a, z, _ := m.live.get(p)
 				return nil, c.fail(i, false, "it overlaps the block of %d bytes at 0x%x, which is still live", z-a, a)
 			}
-			o.request()
+			o.request(e.stack)
 			o.b.Alloc(last, e.size, c.stream(o, e.stream), c.pool(o, c.poolAt(i, e)))
 			o.block(e.addr, e.stack)
 		case actOOM:
 			if e.size == 0 {
 				return nil, c.fail(i, false, "an allocation of 0 bytes cannot fail")
 			}
-			o.request()
+			o.request(e.stack)
 			o.b.OOM(last, e.size, c.stream(o, e.stream), c.pool(o, e.pool))
 			o.block(0, e.stack)
 			free := int64(-1)
@@ -534,7 +543,7 @@ func (c *converter) replay(start []startSegment) (*traces.Trace, error) {
 			if id&pendingBit != 0 {
 				return nil, c.fail(i, false, "the block has been freed already and waits for its completion")
 			}
-			o.request()
+			o.request(traces.NoStack)
 			j := i + 1
 			for j < c.n && c.at(j).action >= actSnapshot {
 				j++
@@ -559,7 +568,7 @@ func (c *converter) replay(start []startSegment) (*traces.Trace, error) {
 			_, _, id := m.live.get(p)
 			switch {
 			case !c.requested:
-				o.request()
+				o.request(traces.NoStack)
 				o.b.Free(last, id)
 			case id&pendingBit == 0:
 				return nil, c.fail(i, false, "the block is live and no free of it was requested")
@@ -596,18 +605,65 @@ func (c *converter) replay(start []startSegment) (*traces.Trace, error) {
 		last = max(last, t-t0)
 		o.b.EmptyCache(last)
 	}
-	o.request()
+	o.request(traces.NoStack)
 	return c.trace(o, m, start, startEvents, t0)
 }
 
 const smallSegment = 2 << 20
 
 func (c *converter) driverEvent(o *output, e *entry, pool uint8) {
-	o.driver = append(o.driver, traces.DriverEvent{
+	d := traces.DriverEvent{
 		Addr: e.addr, Size: e.size,
 		Stream: c.stream(o, e.stream), Pool: c.pool(o, pool),
 		Action: traces.SegmentAlloc + traces.DriverAction(e.action-actSegmentAlloc),
-	})
+	}
+	from := traces.NoStack
+	if d.Action == traces.SegmentFree || d.Action == traces.SegmentUnmap {
+		from = e.stack
+		if c.namesEmptyCache(from) {
+			d.Caller = traces.CallerEmptyCache
+		}
+	}
+	o.driver = append(o.driver, d)
+	o.callers = append(o.callers, from)
+}
+
+// namesEmptyCache reports whether a call stack is that of
+// torch.cuda.empty_cache(): its innermost Python frame is that function, or one
+// of its C++ frames PyTorch's emptyCache. A function of the user's with the
+// same name calls PyTorch's.
+func (c *converter) namesEmptyCache(s traces.StackID) bool {
+	if s == traces.NoStack {
+		return false
+	}
+	if named, ok := c.emptying[s]; ok {
+		return named
+	}
+	named, python := false, false
+	for _, f := range c.rec.stacks.get(int(s)) {
+		k := c.rec.frames[f]
+		name, file := c.text(k.name), c.text(k.file)
+		if !strings.HasSuffix(file, ".py") {
+			named = named || strings.Contains(name, "emptyCache")
+			continue
+		}
+		if !python && name == "empty_cache" && strings.Contains(file, "torch") && strings.HasSuffix(file, "memory.py") {
+			named = true
+		}
+		python = true
+	}
+	if c.emptying == nil {
+		c.emptying = make(map[traces.StackID]bool)
+	}
+	c.emptying[s] = named
+	return named
+}
+
+func (c *converter) text(id uint32) string {
+	if id == noString {
+		return ""
+	}
+	return c.dec.StringByID(id)
 }
 
 // cachesInWindow are the empty_cache calls that a recording without its

@@ -44,6 +44,8 @@ const (
 	kExternalAnnotations
 	kConf
 	kMaxSplitSize
+	kCompileContext
+	kUserMetadata
 	numKeys
 
 	sAlloc = iota - 1
@@ -71,7 +73,7 @@ var known = []string{
 	"requested_size", "state", "history", "real_size",
 	"filename", "line", "name", "stage",
 	"segments", "device_traces", "traces", "allocator_settings", "external_annotations",
-	"PYTORCH_CUDA_ALLOC_CONF", "max_split_size",
+	"PYTORCH_CUDA_ALLOC_CONF", "max_split_size", "compile_context", "user_metadata",
 
 	"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom", "snapshot",
 	"active_allocated", "active_pending_free", "active_awaiting_free", "inactive",
@@ -241,6 +243,10 @@ type records struct {
 
 	traceEntries int // of all devices
 
+	// entryKeys and stateKeys are the keys that some entry of a request or
+	// segment has, and some segment or block of the final state: bits of k….
+	entryKeys, stateKeys uint64
+
 	root      [4]pickle.Value // segments, device_traces, allocator_settings, external_annotations
 	rootSeen  [4]bool
 	hasRoot   bool
@@ -253,6 +259,7 @@ type records struct {
 // fields of a trace entry: the index of the value, -1 without that key.
 type layout struct {
 	known, entry bool // entry: all of the first four are there
+	keys         uint64
 	action, addr, size, timeUS,
 	stream, pool, frames int
 }
@@ -471,6 +478,9 @@ func (r *records) entry(d *pickle.Decoder, seen uint64) (pickle.Value, error) {
 		}
 	}
 	e.stack = r.stackOf(seen)
+	if e.action < actSnapshot {
+		r.entryKeys |= seen
+	}
 	*r.entries.add() = e
 	return record(recEntry, r.entries.n-1), nil
 }
@@ -480,13 +490,15 @@ func layoutOf(pairs []pickle.Value) layout {
 	for k := range at {
 		at[k] = -1
 	}
+	var keys uint64
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if id, ok := pairs[i].StringID(); ok && id < numKeys {
 			at[id] = i + 1
+			keys |= 1 << id
 		}
 	}
 	return layout{
-		known:  true,
+		known: true, keys: keys,
 		entry:  at[kAction] >= 0 && at[kAddr] >= 0 && at[kSize] >= 0 && at[kTimeUS] >= 0,
 		action: at[kAction], addr: at[kAddr], size: at[kSize], timeUS: at[kTimeUS],
 		stream: at[kStream], pool: at[kPoolID], frames: at[kFrames],
@@ -527,6 +539,7 @@ func (r *records) plainEntry(d *pickle.Decoder, pairs []pickle.Value) (pickle.Va
 	if e.stream, err = r.streamNumber(uint64(handle)); err != nil {
 		return 0, false
 	}
+	r.entryKeys |= l.keys
 	*r.entries.add() = e
 	return record(recEntry, r.entries.n-1), true
 }
@@ -585,6 +598,7 @@ func (r *records) segment(d *pickle.Decoder, seen uint64) (pickle.Value, error) 
 			return 0, fmt.Errorf("%s: blocks is no list of blocks", what)
 		}
 	}
+	r.stateKeys |= seen
 	r.segments = append(r.segments, s)
 	return record(recSegment, len(r.segments)-1), nil
 }

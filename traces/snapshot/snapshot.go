@@ -285,9 +285,11 @@ func (c *converter) stateOnly() (*traces.Trace, error) {
 // complete adds what the file and the sidecar say about the whole recording.
 func (r *records) complete(dec *pickle.Decoder, out *traces.Recording, settings map[string]string, side *Sidecar) {
 	stacks := r.materialise(dec)
+	since, before := r.releases(settings)
 	for _, t := range out.Devices {
 		m := &t.Meta
 		m.Settings = settings
+		m.TorchSince, m.TorchBefore = since, before
 		if conf, ok := settings["PYTORCH_CUDA_ALLOC_CONF"]; ok {
 			m.Conf, m.ConfKnown = conf, true
 		}
