@@ -406,7 +406,7 @@ func (d *diagnosis) adviseLimit() {
 			d.help(limits, gained+3, "", "raise the page file: Windows commits GPU memory against it, and refuses when it is full")
 			windows = "a driver that caps one process"
 		}
-		d.help(limits, gained+2, "", "look for a limit that PyTorch does not know: a MIG slice or vGPU profile, CUDA MPS, a container's hook, %s", windows)
+		d.help(limits, gained+2, "", "look for a limit that PyTorch does not know: %s, %s", d.vendor.limits, windows)
 		see := "look again while the job runs"
 		if d.vendor.tool != "" {
 			see = "run " + d.vendor.tool + " while the job runs"
@@ -468,7 +468,7 @@ func (d *diagnosis) adviseUndecidable() {
 		d.adviseExpandable("it may be just enough")
 	}
 	if d.has(Limit) {
-		d.help(limits, 8, "", "look for a limit that PyTorch does not know (MIG, vGPU, CUDA MPS, a container's hook), or another process that held the rest for a moment")
+		d.help(limits, 8, "", "look for a limit that PyTorch does not know (%s), or another process that held the rest for a moment", d.vendor.limits)
 	}
 	if d.vendor.record != "" {
 		d.help(evidence, 1, "", "record the job: a recording has the exact numbers")

@@ -1,6 +1,10 @@
 package diagnose
 
-import "allocsim/internal/bytesize"
+import (
+	"slices"
+
+	"allocsim/internal/bytesize"
+)
 
 // A Ledger is the account of a card: Total = this process's allocator (Tensors
 // + Cached + Private) + this process outside it (Context) + other processes
@@ -132,6 +136,10 @@ func (l *Ledger) others(m Message) {
 		if c := p.Uses.minus(m.Reserved); c.Bytes < nearest.Bytes {
 			nearest = c
 		}
+	}
+	if nearest.Bytes <= usual {
+		// Where one leaves a usual context, those that leave a huge one are not it.
+		selves = slices.DeleteFunc(selves, func(p Process) bool { return p.Uses.minus(m.Reserved).Bytes > 3*usual })
 	}
 	if len(selves) > 0 && (!apart || nearest.Bytes <= usual && context.Bytes > usual) {
 		apart = false

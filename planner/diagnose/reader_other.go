@@ -311,8 +311,11 @@ func (r *reader) driver(m *Message) {
 		m.Framework = RMM
 	case r.near("cupy"):
 		m.Framework = CuPy
-	case r.near("stream_executor", "xla", "jax"):
+	case r.near("stream_executor", "xla", "jax", "tensorflow"):
 		m.Framework = JAX
+		if r.near("tensorflow") && !r.near("xla", "jax", "org_tensorflow") {
+			m.Framework = TensorFlow
+		}
 	}
 	if q := r.number(reExactRequest); q.Known {
 		m.Requested = q
