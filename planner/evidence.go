@@ -140,6 +140,10 @@ type Known struct {
 	// Counters reports that the peaks come from the process's own counters,
 	// and not only from what is seen in the file.
 	Counters bool
+	// Free reports that by these counters nothing ever bounded the allocator:
+	// no request failed and no cache was flushed to serve one. It would then
+	// have reserved as much on every device with room for that.
+	Free bool
 }
 
 // Known reads the process's counters and the layouts at the start and the end.
@@ -161,6 +165,7 @@ func (c *Case) Known() Known {
 			k.Allocated = max(k.Allocated, r.Stats["allocated_bytes.all.peak"])
 			k.Reserved = max(k.Reserved, r.Stats["reserved_bytes.all.peak"])
 			k.Counters = true
+			k.Free = r.Stats["num_ooms"] == 0 && r.Stats["num_alloc_retries"] == 0
 			if len(tr.Streams) == 1 {
 				// With several, what waits for another stream counts as requested.
 				k.Requested = r.Stats["requested_bytes.all.peak"]

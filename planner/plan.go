@@ -122,7 +122,7 @@ func Plan(ctx context.Context, jobs []Case, opts PlanOptions) (*Planning, error)
 	for i := range p.jobs {
 		out.MinCapacity.Bound = max(out.MinCapacity.Bound, p.jobs[i].Need())
 		f.known = max(f.known, p.jobs[i].Known().Reserved)
-		f.counted = f.counted || p.jobs[i].Known().Counters
+		f.counted = f.counted || p.jobs[i].Known().Free
 	}
 	f.need = out.MinCapacity.Bound
 	f.baseline = &setting{conf: tuning.Baseline.Conf, spec: tuning.Baseline.spec}
@@ -179,7 +179,7 @@ type fitting struct {
 	evidence       *Evidence
 	need           int64 // must live at once
 	known          int64 // reserved by the recorded processes at their peaks
-	counted        bool  // known is what the processes themselves count
+	counted        bool  // known is what the processes themselves count, and nothing bounded them
 	baseline, best *setting
 	// atSize is the setting found by a search for devices of one size; nil =
 	// searched, and none works.

@@ -142,7 +142,8 @@ type Tuning struct {
 	// the recorded run: the difference is the model's own error. Null
 	// otherwise.
 	Modelled *Modelled `json:"now_modelled"`
-	// Bound is the most bytes that live at once, the worst of the traces.
+	// Bound is the most bytes that must live at once, the requests that failed
+	// in the recording included (Case.Need), the worst of the traces.
 	Bound int64 `json:"bound"`
 	// Searched counts the configurations simulated.
 	Searched   int         `json:"searched"`

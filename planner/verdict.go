@@ -19,7 +19,7 @@ import (
 // answer turns the search into advice.
 func (t *tuner) answer(ctx context.Context) *Tuning {
 	out := &Tuning{
-		Bound: t.bound, Room: t.room, Searched: len(t.cands),
+		Bound: t.need, Room: t.room, Searched: len(t.cands),
 		Depends: []string{}, Evidence: evidenceOf(t.jobs), Candidates: []Candidate{}, Pareto: []Candidate{}, PerTrace: []TraceFigures{}, Warnings: []string{}, Notes: []string{},
 	}
 	if len(t.cands) == 0 {
@@ -42,7 +42,7 @@ func (t *tuner) answer(ctx context.Context) *Tuning {
 	out.Baseline, out.Best = *baseline, *best
 	out.Iterations = t.iterations()
 	for i := range t.jobs {
-		f := TraceFigures{Source: t.jobs[i].Trace.Source, Bound: sim.Bound(t.jobs[i].Trace)}
+		f := TraceFigures{Source: t.jobs[i].Trace.Source, Bound: t.jobs[i].Need()}
 		if i < len(baseline.perTrace) {
 			f.Baseline = figures(baseline.perTrace[i])
 		}

@@ -116,13 +116,14 @@ func (d *Device) Hold(addr uint64, size int64, expandable bool) {
 	}
 	switch p := d.place.(type) {
 	case *pinned:
-		p.low = min(p.low, s.addr)
+		p.hold(s)
 	case *scattered:
 		for k := range uint64(s.size)>>slotBits + 2 {
 			p.used[s.addr>>slotBits+k] = true
 		}
 	default:
-		d.place = &pinned{other: p, low: min(modelA, s.addr)}
+		// What the model places later must lie below.
+		d.place = &pinned{other: p, low: min(modelA, s.addr), live: []span{s}}
 	}
 }
 
@@ -382,6 +383,7 @@ type pinned struct {
 	other placer
 	below uint64 // what other's addresses are moved down by; 0 = still pinned
 	low   uint64 // lowest recorded address
+	live  []span // ranges in use at recorded addresses, by address
 }
 
 func newPinned(driver []traces.DriverEvent, other placer) *pinned {
@@ -402,7 +404,7 @@ func roundUp64(x, unit uint64) uint64 { return (x + unit - 1) / unit * unit }
 
 func (p *pinned) alloc(size int64) uint64 {
 	if p.below == 0 {
-		if len(p.queue) > 0 && p.queue[0].size == size {
+		if len(p.queue) > 0 && p.queue[0].size == size && p.hold(p.queue[0]) {
 			addr := p.queue[0].addr
 			p.queue = p.queue[1:]
 			return addr
@@ -416,8 +418,30 @@ func (p *pinned) alloc(size int64) uint64 {
 	return p.other.alloc(size) - p.below
 }
 
+// hold takes a recorded range into use, unless a part of it is: a run that no
+// longer goes as recorded may not have given it back.
+func (p *pinned) hold(s span) bool {
+	at := p.at(s.addr)
+	if at > 0 && p.live[at-1].end() > s.addr || at < len(p.live) && p.live[at].addr < s.end() {
+		return false
+	}
+	p.live = slices.Insert(p.live, at, s)
+	p.low = min(p.low, s.addr)
+	return true
+}
+
+// at is where the first live range that starts at or above addr is.
+func (p *pinned) at(addr uint64) int {
+	at, _ := slices.BinarySearchFunc(p.live, addr, func(s span, addr uint64) int { return cmp.Compare(s.addr, addr) })
+	return at
+}
+
 func (p *pinned) free(addr uint64, size int64) {
-	if p.below > 0 && addr < p.low {
+	if at := p.at(addr); at < len(p.live) && p.live[at].addr == addr {
+		p.live = slices.Delete(p.live, at, at+1)
+		return
+	}
+	if p.below > 0 {
 		p.other.free(addr+p.below, size)
 	}
 }

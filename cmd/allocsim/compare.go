@@ -70,12 +70,12 @@ segments.`,
 					return err
 				}
 				doc := res.Document()
-				doc.Bound = sim.Need(c.Trace)
+				doc.Bound = c.Need()
 				doc.Notes = append(doc.Notes, c.Recovered.Inferred...)
 				docs = append(docs, doc)
 				bar.Set(int64(i+1), int64(len(specs)))
 			}
-			return a.showCompare(docs, sim.Need(c.Trace))
+			return a.showCompare(docs, c.Need())
 		},
 	}
 	cmd.Flags().StringArrayVar(&confs, "conf", nil, "a PYTORCH_CUDA_ALLOC_CONF `STRING` (repeatable)")

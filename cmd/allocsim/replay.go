@@ -44,13 +44,12 @@ memory limit. --capacity, --gpu, --conf and --policy change one thing each.`,
 			}
 			cfg := c.Config()
 			cfg.Detail = true
-			cfg.Pin = c.Policy == c.Recovered.Policy
 			res, err := sim.Run(cmd.Context(), c.Trace, cfg)
 			if err != nil {
 				return err
 			}
 			doc := res.Document()
-			doc.Bound = sim.Need(c.Trace)
+			doc.Bound = c.Need()
 			doc.Notes = append(doc.Notes, c.Recovered.Inferred...)
 			if span {
 				if doc.Span, err = sim.SampleSpan(cmd.Context(), c.Trace, cfg, 0); err != nil {

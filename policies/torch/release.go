@@ -165,11 +165,13 @@ func (p *Policy) releaseAvailable(s *streamSet, size int64) (bool, error) {
 		return false, nil
 	}
 	want := max(size, p.conf.MaxSplitSize)
-	if i := s.lowerBound(want); i != 0 && p.blocks[i].seg == noSeg {
+	// Oversize blocks are not split. Only a restored layout of which sizes were
+	// guessed can have one that is; it is not a segment to give back.
+	if i := s.lowerBound(want); i != 0 && p.blocks[i].seg == noSeg && p.blocks[i].prev|p.blocks[i].next == 0 {
 		return true, p.releaseSegment(i)
 	}
 	p.buf = s.appendSorted(p.buf[:0], p.blocks, p.conf.MaxSplitSize, func(b *block) bool {
-		return b.size < want && b.seg == noSeg
+		return b.size < want && b.seg == noSeg && b.prev|b.next == 0
 	})
 	var released int64
 	for k := len(p.buf) - 1; k >= 0 && released < want; k-- {
