@@ -107,14 +107,10 @@ func (p *capacityPlan) measure(ctx context.Context, s *setting) error {
 		s.peak = max(s.peak, res.Stats.ReservedBytes[policies.All].Peak)
 		bound = max(bound, p.jobs[i].Need())
 	}
+	// What the process's own counters say may exceed the part recorded.
 	effort := int64(leastEffort)
 	fails := max(up(bound)-sim.Granule, 0)
-	for c := max(up(bound), sim.Granule); ; {
-		if c >= up(s.peak) {
-			// What the process's own counters say may exceed the part recorded.
-			s.min, s.leastFound = max(up(s.peak), up(bound)), true
-			return nil
-		}
+	for c := max(up(bound), sim.Granule); c <= max(up(s.peak), up(bound)) && effort >= 0; {
 		o, err := p.run(ctx, &runner, s, c, 0)
 		if err != nil {
 			return err
@@ -123,17 +119,36 @@ func (p *capacityPlan) measure(ctx context.Context, s *setting) error {
 			s.min, s.leastFound = c, true
 			return nil
 		}
-		if effort -= o.events; effort < 0 {
-			break
-		}
+		effort -= o.events
 		fails = c
-		c = max(up(o.alike[1]), c+sim.Granule)
+		c = max(up(min(o.alike[1], up(s.peak))), c+sim.Granule)
 	}
-	s.min, err = smallest(fails, up(s.peak), func(c int64) (bool, error) {
+	hi, err := p.enough(ctx, &runner, s, max(up(s.peak), fails+sim.Granule), 0)
+	if err != nil {
+		return err
+	}
+	s.min, err = smallest(fails, hi, func(c int64) (bool, error) {
 		o, err := p.run(ctx, &runner, s, c, 0)
 		return o.works, err
 	})
 	return err
+}
+
+// maxDoublings bounds the devices that enough tries: none is that large.
+const maxDoublings = 20
+
+// enough is a size of peak bytes or more that works. The peak of an unlimited
+// run is one, but for this: expandable segments reserve addresses by the
+// device's size, and where one has no more of them they go on in another.
+func (p *capacityPlan) enough(ctx context.Context, r *sim.Runner, s *setting, peak int64, order uint64) (int64, error) {
+	for range maxDoublings {
+		o, err := p.run(ctx, r, s, peak, order)
+		if err != nil || o.works {
+			return peak, err
+		}
+		peak *= 2
+	}
+	return 0, fmt.Errorf("%s under %s: %w", p.jobs[0].Trace.Source, s.spec, errNever)
 }
 
 // smallest halves between a capacity that fails and one that works until they
@@ -190,9 +205,16 @@ func (p *capacityPlan) walkDown(ctx context.Context, r *sim.Runner, s *setting, 
 		return 0, false, err
 	}
 	safe = floor
+	maps := false // addresses matter
 	for _, res := range o.results {
 		safe = max(safe, up(res.Stats.ReservedBytes[policies.All].Peak))
 		free = free || res.Driver.Mallocs > 0
+		maps = maps || res.Driver.Maps > 0
+	}
+	if maps {
+		if safe, err = p.enough(ctx, r, s, safe, order); err != nil {
+			return 0, false, err
+		}
 	}
 	for safe > floor {
 		o, err := p.run(ctx, r, s, safe-sim.Granule, order)

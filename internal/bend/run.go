@@ -2,7 +2,6 @@ package bend
 
 import (
 	"context"
-	"debug/buildinfo"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +22,7 @@ type work struct {
 	common  string        // the binary with the switches
 	own     []string      // by bend: its own binary, or empty
 	errors  []error       // by bend: why it cannot be run
+	rapid   []string      // flags for pgregory.net/rapid, if the tests use it
 }
 
 // build compiles the tests of the package in dir, once for all bends that can
@@ -35,6 +35,16 @@ func build(dir, temp string, bends []Bend) (*work, error) {
 		timeout: 2 * time.Minute,
 		own:     make([]string, len(bends)),
 		errors:  make([]error, len(bends)),
+	}
+	list := exec.Command("go", "list", "-deps", "-test", ".")
+	list.Dir = dir
+	deps, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("listing what the tests import: %w", err)
+	}
+	if slices.Contains(strings.Fields(string(deps)), "pgregory.net/rapid") {
+		// The same worlds in every run, and no reports of failures in the tree.
+		w.rapid = []string{"-rapid.seed=1", "-rapid.nofailfile", "-rapid.shrinktime=1s"}
 	}
 	sources := make(map[string]*source)
 	places := make([]*place, len(bends))
@@ -133,15 +143,7 @@ func (w *work) exec(binary, pattern string, n int) (string, error) {
 		parts[i] = "^(" + p + ")$"
 	}
 	args := []string{"-test.run=" + strings.Join(parts, "/"), "-test.failfast", "-test.timeout=" + w.timeout.String()}
-	info, err := buildinfo.ReadFile(binary)
-	if err != nil {
-		return "", err
-	}
-	for _, d := range info.Deps {
-		if d.Path == "pgregory.net/rapid" { // the same worlds in every run, and no reports of failures in the tree
-			args = append(args, "-rapid.seed=1", "-rapid.nofailfile", "-rapid.shrinktime=1s")
-		}
-	}
+	args = append(args, w.rapid...)
 	ctx, cancel := context.WithTimeout(context.Background(), w.timeout+10*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, args...)
