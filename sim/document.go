@@ -7,8 +7,8 @@ type Document struct {
 	// Conf is the policy's options in normal form.
 	Conf string `json:"conf"`
 	// Capacity and Limit are null when there is none.
-	Capacity      *int64             `json:"capacity"`
-	Limit         *int64             `json:"limit"`
+	Capacity *int64 `json:"capacity"`
+	Limit    *int64 `json:"limit"`
 	// Bound is the bytes that no placement can do without (Need of the trace);
 	// 0 where it was not asked for.
 	Bound         int64              `json:"bound"`
@@ -25,15 +25,16 @@ type Document struct {
 
 // OOMDocument describes one OOM.
 type OOMDocument struct {
-	Event       int   `json:"event"`
-	TimeUS      int64 `json:"time_us"`
-	Requested   int64 `json:"requested"`
-	Reserved    int64 `json:"reserved"`
-	Allocated   int64 `json:"allocated"`
-	LargestFree int64 `json:"largest_free"`
-	DeviceFree  int64 `json:"device_free"`
-	Cause       Cause `json:"cause"`
-	Recorded    bool  `json:"recorded"`
+	Event       int    `json:"event"`
+	TimeUS      int64  `json:"time_us"`
+	Requested   int64  `json:"requested"`
+	Reserved    int64  `json:"reserved"`
+	Allocated   int64  `json:"allocated"`
+	LargestFree int64  `json:"largest_free"`
+	DeviceFree  int64  `json:"device_free"`
+	Cause       Cause  `json:"cause"`
+	Reason      string `json:"reason,omitempty"`
+	Recorded    bool   `json:"recorded"`
 }
 
 // FragmentationByDoc holds the fragmentation at the reserved peak.

@@ -306,34 +306,14 @@ func (r *Session) failed(k int, e *traces.Event, err error) error {
 	if r.cfg.Brief || len(r.res.OOMs) >= maxOOMs {
 		return nil
 	}
-	segments := r.policy.Segments(nil)
-	var largest int64
-	for _, s := range segments {
-		for _, b := range s.Blocks {
-			if b.State == policies.BlockFree {
-				largest = max(largest, b.Size)
-			}
-		}
-	}
 	free, _ := r.device.MemInfo()
 	o := OOM{
 		Event: k, TimeUS: e.TimeUS, Requested: e.Size,
-		Reserved:    r.stats.ReservedBytes[policies.All].Current,
-		Allocated:   r.policy.Stats().AllocatedBytes[policies.All].Current,
-		LargestFree: largest, DeviceFree: free, Recorded: recorded,
+		Reserved:   r.stats.ReservedBytes[policies.All].Current,
+		Allocated:  r.policy.Stats().AllocatedBytes[policies.All].Current,
+		DeviceFree: free, Recorded: recorded,
 	}
-	room, byLimit := free, false
-	if r.res.Limit > 0 && r.res.Limit-o.Reserved < room {
-		room, byLimit = max(r.res.Limit-o.Reserved, 0), true
-	}
-	switch slack := o.Reserved - o.Allocated; {
-	case o.Requested <= slack || o.Requested-slack <= room:
-		o.Cause = CauseFragmentation
-	case byLimit:
-		o.Cause = CauseLimit
-	default:
-		o.Cause = CauseCapacity
-	}
+	r.explain(&o, e, err)
 	r.res.OOMs = append(r.res.OOMs, o)
 	return nil
 }

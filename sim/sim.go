@@ -94,8 +94,9 @@ type Cause string
 
 // The causes.
 const (
-	// CauseFragmentation: the free bytes inside the allocator's segments plus
-	// what it could still take would have held the request.
+	// CauseFragmentation: the free bytes inside the allocator's segments, with
+	// what it could still take, would have held the request if they were one
+	// piece. Blocks that another stream still uses are not free.
 	CauseFragmentation Cause = "fragmentation"
 	// CauseLimit: the allocator's own memory limit left too little room.
 	CauseLimit Cause = "limit"
@@ -113,6 +114,9 @@ type OOM struct {
 	LargestFree int64 // largest free block inside the allocator
 	DeviceFree  int64
 	Cause       Cause
+	// Reason is what a user must know besides the cause: whose limit it is,
+	// what waits for another stream, that a cache was not flushed. Often empty.
+	Reason string
 	// Recorded reports that the recording shows the same failure.
 	Recorded bool
 }

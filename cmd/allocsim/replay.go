@@ -155,8 +155,12 @@ func (a *app) showOOMs(ooms []sim.OOMDocument) {
 		if j-i > 1 {
 			what = fmt.Sprintf("%d OOMs from event %d on", j-i, o.Event)
 		}
-		a.printf("%s\n", wrap(fmt.Sprintf("%s: %s requested; %s reserved, %s allocated, largest free block %s; cause: %s",
-			what, size(o.Requested), size(o.Reserved), size(o.Allocated), size(o.LargestFree), o.Cause), 80, "    "))
+		line := fmt.Sprintf("%s: %s requested; %s reserved, %s allocated, largest free block %s; cause: %s",
+			what, size(o.Requested), size(o.Reserved), size(o.Allocated), size(o.LargestFree), o.Cause)
+		if o.Reason != "" {
+			line += ". " + o.Reason
+		}
+		a.printf("%s\n", wrap(line, 80, "    "))
 		i = j
 	}
 }

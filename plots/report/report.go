@@ -544,8 +544,12 @@ func wrong(r *sim.Result, bound int64) string {
 			sim.CauseLimit:         "The allocator's own memory limit is too low for it",
 			sim.CauseFragmentation: "The memory is there, but in pieces (fragmentation)",
 		}[o.Cause]
-		return fmt.Sprintf("At %s a request of %s fails, with %s reserved, %s of it allocated, and a largest free block of %s. %s.",
+		text := fmt.Sprintf("At %s a request of %s fails, with %s reserved, %s of it allocated, and a largest free block of %s. %s.",
 			duration(float64(o.TimeUS)), size(o.Requested), size(o.Reserved), size(o.Allocated), size(o.LargestFree), cause)
+		if o.Reason != "" {
+			text += " " + o.Reason
+		}
+		return text
 	}
 	peak := r.Stats.ReservedBytes[policies.All].Peak
 	s := fmt.Sprintf("At its peak it reserves %s, though never more than %s live at once", size(peak), size(bound))

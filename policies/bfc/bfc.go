@@ -121,10 +121,12 @@ type allocator struct {
 	heap.Heap
 	rules
 	config
-	free    *heap.Sizes
-	limit   int64 // memory_limit_, bytes
-	region  int64 // curr_region_allocation_bytes_
-	largest int64 // largest allocation so far, bytes
+	free  *heap.Sizes
+	limit int64 // memory_limit_, bytes
+	// ofDevice: limit is the fraction of the device's memory.
+	ofDevice bool
+	region   int64 // curr_region_allocation_bytes_
+	largest  int64 // largest allocation so far, bytes
 
 	// With a virtual-memory sub-allocator: the reservation, and the one
 	// segment in it (0 = none).
@@ -134,17 +136,17 @@ type allocator struct {
 }
 
 func newAllocator(env policies.Env, c config, r rules) (*allocator, error) {
-	limit := int64(unlimited)
+	limit, ofDevice := int64(unlimited), false
 	switch total := env.Device.Total(); {
 	case c.limit > 0:
 		limit = c.limit
 	case c.fractionGiven && total == 0:
 		return nil, errors.New("fraction= needs a device of known size; give one or write limit=BYTES")
 	case total > 0 && (c.fractionGiven || env.Limit == 0):
-		limit = jaxLimit(total, c.fraction)
+		limit, ofDevice = jaxLimit(total, c.fraction), true
 	}
 	if env.Limit > 0 && env.Limit < limit {
-		limit = env.Limit
+		limit, ofDevice = env.Limit, false
 	}
 	preallocate := c.preallocate
 	if limit == unlimited && preallocate {
@@ -156,7 +158,7 @@ func newAllocator(env policies.Env, c config, r rules) (*allocator, error) {
 	if c.fragmentation > 0 {
 		r.maxSlack = int64(c.fragmentation * float64(limit))
 	}
-	a := &allocator{rules: r, config: c, limit: limit}
+	a := &allocator{rules: r, config: c, limit: limit, ofDevice: ofDevice}
 	if preallocate {
 		a.region = heap.Round(limit, unit)
 	} else {
@@ -220,11 +222,23 @@ func (a *allocator) Malloc(r policies.Request) (policies.Block, error) {
 // errLimit is what extend returns when the limit leaves too little room.
 var errLimit = fmt.Errorf("memory limit reached: %w", policies.ErrOutOfMemory)
 
+// refuse says that the limit leaves too little room for size bytes.
+func (a *allocator) refuse(size int64) error {
+	s := policies.Shortage{Wanted: size, Limit: a.limit, Counted: a.Counters.ReservedBytes[policies.All].Current, Err: errLimit}
+	if a.ofDevice {
+		s.Reason = fmt.Sprintf("JAX keeps to %g %% of the device's memory unless it is told otherwise.", 100*a.fraction)
+		if a.fractionGiven {
+			s.Reason = fmt.Sprintf("That is the fraction %g of the device's memory.", a.fraction)
+		}
+	}
+	return a.Refuse(s)
+}
+
 // extend takes a region with room for size bytes: Extend.
 func (a *allocator) extend(size int64) error {
 	available := (a.limit - a.Counters.ReservedBytes[policies.All].Current) &^ (unit - 1)
 	if size > available {
-		return errLimit
+		return a.refuse(size)
 	}
 	raised := false
 	for size > a.region {
@@ -277,9 +291,12 @@ func (a *allocator) mapRegion(size int64) error {
 		end = a.Segs[a.segment].Size
 	}
 	if size > a.reserved-end {
-		return errLimit
+		return a.Refuse(policies.Shortage{
+			Wanted: size, Limit: a.reserved, Counted: end, Reason: "It is the address space that was reserved.", Err: errLimit,
+		})
 	}
 	addr := a.reservation + uint64(end)
+	a.Asked(size)
 	if err := a.Device.Map(addr, size, page); err != nil {
 		return err
 	}

@@ -246,7 +246,7 @@ func (p *planned) Malloc(r policies.Request) (policies.Block, error) {
 			if i < len(p.plan.Sizes) {
 				size = max(size, p.plan.Sizes[i])
 			}
-			err = p.OutOfMemory(r, size, err)
+			err = p.OutOfMemory(r, size, p.Refuse(p.shortage(err)))
 		}
 		return policies.Block{}, err
 	}
@@ -288,6 +288,23 @@ func (p *planned) Malloc(r policies.Request) (policies.Block, error) {
 	}
 	p.live = slices.Insert(p.live, at, b)
 	return p.Take(b, r), nil
+}
+
+// shortage explains a failure. A plan moves nothing, so no free piece helps.
+func (p *planned) shortage(err error) policies.Shortage {
+	s := policies.Shortage{Wanted: p.plan.Height, Final: true, Err: err}
+	if p.Limit > 0 && p.Limit < p.plan.Height && (p.segment == 0 || p.Segs[p.segment].Size == p.Limit) {
+		s.Limit = p.Limit
+	}
+	switch err {
+	case errPlanEnd, errPlanNone, errPlanSize:
+		s.Reason = "The plan has no place for the request."
+	case errPlanUsed:
+		s.Reason = "The place that was planned for the request is still in use."
+	default:
+		s.Reason = fmt.Sprintf("The placement as a whole takes %s.", bytesize.Format(p.plan.Height))
+	}
+	return s
 }
 
 // find is the place of an address in live.

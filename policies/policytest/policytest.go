@@ -12,7 +12,8 @@
 //   - statistics equal what Segments shows, what the events say and what the
 //     device handed out and took back; peaks are running maxima;
 //   - neither the device's capacity nor the limit is exceeded; a request that
-//     cannot be served fails with ErrOutOfMemory and takes nothing away;
+//     cannot be served fails with ErrOutOfMemory and takes nothing away; a
+//     Shortage that names a limit is one that the limit explains;
 //   - a free of a block that is not live is an ErrBadFree and changes nothing;
 //   - a pending block stays out of use until its free completes;
 //   - EmptyCache is harmless at any time, and when everything has been freed
@@ -342,6 +343,10 @@ func (r *run) step(x op) error {
 		case errors.Is(err, policies.ErrOutOfMemory):
 			if n := r.policy.Stats().NumOOMs; n != before.NumOOMs+1 && x.size < r.o.Uncounted {
 				return fmt.Errorf("an OOM moved NumOOMs from %d to %d", before.NumOOMs, n)
+			}
+			var s *policies.Shortage
+			if errors.As(err, &s) && !s.Final && s.Limit > 0 && max(s.Wanted, x.size) <= s.Limit-s.Counted {
+				return fmt.Errorf("refused by a limit of %d bytes that leaves room: %d count, %d wanted", s.Limit, s.Counted, max(s.Wanted, x.size))
 			}
 		default:
 			return fmt.Errorf("Malloc: %w", err)

@@ -247,7 +247,11 @@ func (a *arena) Malloc(r policies.Request) (policies.Block, error) {
 		a.clean()
 		a.Retry(r, size)
 		if b = a.allocate(size, r.Stream); b == 0 {
-			return policies.Block{}, a.OutOfMemory(r, size, noRoom("no room in arena"))
+			reserved := a.Counters.ReservedBytes[policies.All].Current
+			return policies.Block{}, a.OutOfMemory(r, size, a.Refuse(policies.Shortage{
+				Wanted: size, Limit: reserved, Counted: reserved,
+				Reason: "The arena took its memory at the start and does not grow.", Err: noRoom("no room in arena"),
+			}))
 		}
 	}
 	return a.Take(b, r), nil

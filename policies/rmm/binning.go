@@ -142,7 +142,7 @@ func (r *resource) addBin(c binConfig) error {
 func (r *resource) takeChunk(i int32, stream uint16) error {
 	b := &r.bins[i]
 	if b.size > heap.MaxRequest/b.count {
-		return noRoom("not enough room to grow")
+		return r.Refuse(policies.Shortage{Final: true, Reason: "A chunk of the bin would have more than 1024 TiB.", Err: noRoom("not enough room to grow")})
 	}
 	c, err := r.upstream(b.size*b.count, stream)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"allocsim/internal/bytesize"
 	"allocsim/policies"
 	"allocsim/policies/internal/heap"
 	"allocsim/policies/internal/options"
@@ -206,7 +207,7 @@ func (r *resource) expand(size int64, stream uint16) (int32, error) {
 	if r.max > 0 {
 		remaining := roundUp(r.max - pool)
 		if size > remaining {
-			return 0, noRoom("not enough room to grow")
+			return 0, r.Refuse(policies.Shortage{Wanted: size, Limit: r.max, Counted: pool, Err: noRoom("not enough room to grow")})
 		}
 		try = max(size, remaining/2)
 	}
@@ -244,7 +245,11 @@ func (r *resource) get(q policies.Request) (int32, error) {
 		}
 	}
 	if r.only {
-		return 0, fmt.Errorf("maximum allocation size exceeded: %w", policies.ErrOutOfMemory)
+		largest := r.bins[len(r.bins)-1].size
+		return 0, r.Refuse(policies.Shortage{
+			Limit: largest, Final: true, Reason: fmt.Sprintf("The resource serves requests of up to %s only.", bytesize.Format(largest)),
+			Err: fmt.Errorf("maximum allocation size exceeded: %w", policies.ErrOutOfMemory),
+		})
 	}
 	return r.upstream(roundUp(q.Size), q.Stream)
 }

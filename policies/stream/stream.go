@@ -207,11 +207,14 @@ func (p *pool) Malloc(r policies.Request) (policies.Block, error) {
 	}
 	size := heap.Round(r.Size, p.rules.unit)
 	if p.limit > 0 && p.LimitCountsUsed && r.Size > p.limit-p.Counters.ActiveBytes[policies.All].Current {
-		return policies.Block{}, p.OutOfMemory(r, size, errLimit)
+		return policies.Block{}, p.OutOfMemory(r, size, p.Refuse(policies.Shortage{
+			Wanted: r.Size, Limit: p.limit, Counted: p.Counters.ActiveBytes[policies.All].Current, Final: true,
+			Reason: "With this backend the limit counts the bytes in use, not those reserved.", Err: errLimit,
+		}))
 	}
 	b := p.find(size)
 	if b == 0 {
-		return policies.Block{}, p.OutOfMemory(r, size, errRoom)
+		return policies.Block{}, p.OutOfMemory(r, size, p.Refuse(policies.Shortage{Final: true, Reason: "The pool's address space is used up.", Err: errRoom}))
 	}
 	if b == p.rest || p.Blocks[b].List > 0 {
 		if err := p.back(b, size); heap.IsOOM(err) {
@@ -297,13 +300,14 @@ func (p *pool) create(first, last, skip, count int) error {
 	if count == 0 {
 		return nil
 	}
-	reserved := p.Counters.ReservedBytes[policies.All].Current + int64(count)*p.chunk
-	if p.Max > 0 && reserved > max(p.Max&^(p.chunk-1), p.chunk) {
-		return errMax
+	wanted, reserved := int64(count)*p.chunk, p.Counters.ReservedBytes[policies.All].Current
+	if most := max(p.Max&^(p.chunk-1), p.chunk); p.Max > 0 && reserved+wanted > most {
+		return p.Refuse(policies.Shortage{Wanted: wanted, Limit: most, Counted: reserved, Err: errMax})
 	}
-	if p.limit > 0 && !p.LimitCountsUsed && reserved > p.limit {
-		return errLimit
+	if p.limit > 0 && !p.LimitCountsUsed && reserved+wanted > p.limit {
+		return p.Refuse(policies.Shortage{Wanted: wanted, Limit: p.limit, Counted: reserved, Err: errLimit})
 	}
+	p.Asked(wanted)
 	for i := first; skip > 0; i++ {
 		if !p.slots[i].mapped {
 			skip--

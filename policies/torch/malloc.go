@@ -7,7 +7,10 @@ import (
 	"allocsim/policies"
 )
 
-var errTooLarge = fmt.Errorf("tried to allocate more than 1EB memory: %w", policies.ErrOutOfMemory)
+var errTooLarge = &policies.Shortage{
+	Final: true, Reason: "PyTorch refuses requests of 1 EiB and more.",
+	Err: fmt.Errorf("tried to allocate more than 1EB memory: %w", policies.ErrOutOfMemory),
+}
 
 // Malloc serves a request: the order of attempts of spec A3.
 func (p *Policy) Malloc(r policies.Request) (policies.Block, error) {
@@ -101,7 +104,22 @@ func (p *Policy) obtain(s *streamSet, size int64, r policies.Request) (uint32, e
 	if p.obs != nil {
 		p.emit(policies.ActionOOM, s, 0, 0, size, r.Size)
 	}
-	return 0, policies.ErrOutOfMemory
+	return 0, p.explain(size, r.Pool != 0)
+}
+
+// explain says why all attempts to get memory for a rounded size failed.
+func (p *Policy) explain(size int64, capturing bool) error {
+	wanted := p.segmentSize(size)
+	p.short = policies.Shortage{Wanted: wanted}
+	if p.total+wanted > p.limit {
+		p.short.Limit, p.short.Counted = p.limit, p.total
+	} else if page := p.conf.LargeSegmentSize; p.conf.ExpandableSegments && size > smallSize {
+		p.short.Wanted = (size + page - 1) / page * page
+	}
+	if capturing {
+		p.short.Reason = "The request belongs to a private pool (a CUDA graph capture or a MemPool), and for such the allocator does not flush its cache."
+	}
+	return &p.short
 }
 
 // tryDevice makes the attempts of obtain; 0 when all failed.

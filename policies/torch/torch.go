@@ -145,7 +145,8 @@ type Policy struct {
 	stats policies.Stats
 	obs   policies.Observer
 	event policies.Event
-	buf   []uint32 // scratch of releases
+	buf   []uint32          // scratch of releases
+	short policies.Shortage // of the last request that failed
 	// warmed keeps the reads of Warm from being compiled away.
 	warmed blockState
 }

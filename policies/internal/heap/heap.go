@@ -78,7 +78,9 @@ type Heap struct {
 	// and in no free set.
 	Release func(b int32) error
 
-	nodes    []node // the trees of Sizes, by block
+	asked    int64             // bytes that the device was last asked for
+	refused  policies.Shortage // what the allocator itself last refused
+	nodes    []node            // the trees of Sizes, by block
 	observer policies.Observer
 	event    policies.Event
 	spare    []int32 // unused block indices
@@ -127,7 +129,7 @@ func (h *Heap) Check(r policies.Request) error {
 		return fmt.Errorf("request of %d bytes: a size must be positive", r.Size)
 	}
 	if r.Size > MaxRequest {
-		return h.OutOfMemory(r, r.Size, policies.ErrOutOfMemory)
+		return h.OutOfMemory(r, r.Size, h.Refuse(policies.Shortage{Final: true, Reason: "No allocator serves a request of more than 1024 TiB."}))
 	}
 	return nil
 }
@@ -142,8 +144,9 @@ var errLimit = fmt.Errorf("memory limit reached: %w", policies.ErrOutOfMemory)
 // block, in state Free and in no free set. The error wraps ErrOutOfMemory when
 // the limit or the device refuses; nothing has changed then.
 func (h *Heap) Grow(size int64, stream uint16) (int32, error) {
-	if h.Limit > 0 && size > h.Limit-h.Counters.ReservedBytes[policies.All].Current {
-		return 0, errLimit
+	h.asked = size
+	if reserved := h.Counters.ReservedBytes[policies.All].Current; h.Limit > 0 && size > h.Limit-reserved {
+		return 0, h.Refuse(policies.Shortage{Wanted: size, Limit: h.Limit, Counted: reserved, Err: errLimit})
 	}
 	addr, err := h.Device.Malloc(size)
 	if err != nil {
@@ -362,9 +365,27 @@ func (h *Heap) OutOfMemory(r policies.Request, size int64, cause error) error {
 	if h.observer != nil {
 		h.Emit(policies.Event{Action: policies.ActionOOM, Size: size, Requested: r.Size, Stream: r.Stream, Pool: r.Pool})
 	}
+	s := policies.Shortage{Wanted: h.asked, Err: cause}
+	if errors.Is(cause, &h.refused) {
+		s = h.refused
+		if cause != error(&h.refused) {
+			s.Err = cause
+		}
+	}
 	return fmt.Errorf("cannot allocate %d bytes (%d reserved, %d allocated): %w", r.Size,
-		h.Counters.ReservedBytes[policies.All].Current, h.Counters.AllocatedBytes[policies.All].Current, cause)
+		h.Counters.ReservedBytes[policies.All].Current, h.Counters.AllocatedBytes[policies.All].Current, &s)
 }
+
+// Refuse is the error for what the allocator itself refuses. OutOfMemory hands
+// it on; nothing is allocated for it.
+func (h *Heap) Refuse(s policies.Shortage) error {
+	h.refused = s
+	return &h.refused
+}
+
+// Asked notes how many bytes the device is about to be asked for, for
+// OutOfMemory; Grow does so itself.
+func (h *Heap) Asked(size int64) { h.asked = size }
 
 // Retry counts and reports that the cache was flushed to serve a request.
 func (h *Heap) Retry(r policies.Request, size int64) {
