@@ -56,7 +56,7 @@ func TestBends(t *testing.T) {
 			Old: "value < m.programs[0].value {", Bent: "value < 0 {"},
 
 		{Rule: "the peak of the recording is that of the prediction", File: "generate.go", Test: "TestPeakOfSmallWorlds",
-			Old: "if now > s.peak.bytes {\n\t\t\t\ts.peak.bytes, s.peak.event = now, i", Bent: "if recorded > recordedPeak {\n\t\t\t\ts.peak.bytes, s.peak.event = now, i"},
+			Old: "if now.Allocated > s.peak.bytes {", Bent: "if recorded.Allocated > recordedPeak {"},
 		{Rule: "what was freed before the peak is alive at it", File: "generate.go", Test: "TestPeakOfSmallWorlds",
 			Old: "alive[p.block[e.ID]] = false", Bent: "alive[p.block[e.ID]] = true"},
 		{Rule: "a peak that moved is not said to", File: "generate.go", Test: "TestPeakOfSmallWorlds",

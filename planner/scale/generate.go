@@ -161,24 +161,20 @@ func (s *scenario) build(p *program) error {
 
 // findPeak finds when the most requested bytes are alive, and under which laws.
 func (s *scenario) findPeak(p *program) {
-	var now, recorded, recordedPeak int64
+	var recordedPeak int64
 	recordedAt := -1
+	now, recorded := p.trace.Live(), p.trace.Live()
 	for i, e := range p.trace.Events {
-		switch e.Kind {
-		case traces.Alloc:
-			a := p.block[e.ID]
-			now += s.fits[a].size
-			recorded += p.allocs[a].size
-			if now > s.peak.bytes {
-				s.peak.bytes, s.peak.event = now, i
-			}
-			if recorded > recordedPeak {
-				recordedPeak, recordedAt = recorded, i
-			}
-		case traces.Free, traces.FreeRequested:
-			a := p.block[e.ID]
-			now -= s.fits[a].size
-			recorded -= p.allocs[a].size
+		recorded.See(&e)
+		if e.Kind == traces.Alloc {
+			e.Size = s.fits[p.block[e.ID]].size
+		}
+		now.See(&e)
+		if now.Allocated > s.peak.bytes {
+			s.peak.bytes, s.peak.event = now.Allocated, i
+		}
+		if recorded.Allocated > recordedPeak {
+			recordedPeak, recordedAt = recorded.Allocated, i
 		}
 	}
 	s.peak.moved = recordedAt != s.peak.event

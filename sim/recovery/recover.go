@@ -180,12 +180,7 @@ func (r *Recovered) limits(opts Options) error {
 // recordedOps calls f for every request (Alloc or OOM) with the recorded
 // driver events that belong to it and the bytes held before them.
 func recordedOps(tr *traces.Trace, f func(k int, group []traces.DriverEvent, held int64)) {
-	var held int64
-	if tr.Start != nil {
-		for _, s := range tr.Start.Segments {
-			held += s.Size
-		}
-	}
+	held := tr.Start.Reserved()
 	driver := tr.Recorded.Driver
 	for k := tr.StartEvents; k <= len(tr.Events); k++ {
 		n := 0
@@ -196,21 +191,10 @@ func recordedOps(tr *traces.Trace, f func(k int, group []traces.DriverEvent, hel
 			f(k, driver[:n], held)
 		}
 		for _, d := range driver[:n] {
-			held += heldChange(d)
+			held += d.Reserves()
 		}
 		driver = driver[n:]
 	}
-}
-
-func heldChange(d traces.DriverEvent) int64 {
-	if d.Action == traces.SegmentAlloc || d.Action == traces.SegmentMap {
-		return d.Size
-	}
-	return -d.Size
-}
-
-func releases(d traces.DriverEvent) bool {
-	return d.Action == traces.SegmentFree || d.Action == traces.SegmentUnmap
 }
 
 // fullDevice recognises a device that was really full: at every OOM entry what
@@ -233,7 +217,7 @@ func (r *Recovered) fullDevice() {
 			return
 		}
 		for _, d := range group {
-			held += heldChange(d)
+			held += d.Reserves()
 		}
 		if free < torch.SegmentSize(r.Conf, r.Version, tr.Events[k].Size) {
 			full = true
@@ -475,7 +459,7 @@ func (s *settler) bounds() limitBounds {
 		before, released, grew := held, false, false
 		for _, d := range group {
 			switch {
-			case releases(d):
+			case d.Releases():
 				released = true
 			case d.Action == traces.SegmentAlloc:
 				grew = true
@@ -484,7 +468,7 @@ func (s *settler) bounds() limitBounds {
 				grew = true
 				b.lo = max(b.lo, held+segment)
 			}
-			held += heldChange(d)
+			held += d.Reserves()
 		}
 		switch {
 		case isOOM:

@@ -124,10 +124,14 @@ func Summarize(t *traces.Trace) Summary {
 
 	s.OOMs = append(s.OOMs, ooms(t)...)
 	var asked requests
-	f := follower{size: make([]int64, t.NumBlocks)}
+	live := t.Live()
 	for i := range t.Events {
 		e := &t.Events[i]
-		f.see(e)
+		live.See(e)
+		s.Peak.Active = max(s.Peak.Active, live.Active)
+		if live.Allocated > s.Peak.Requested {
+			s.Peak.Requested, s.Peak.TimeUS = live.Allocated, e.TimeUS
+		}
 		switch {
 		case e.Kind != traces.Alloc:
 		case i < t.StartEvents:
@@ -136,42 +140,11 @@ func Summarize(t *traces.Trace) Summary {
 			asked.add(e)
 		}
 	}
-	s.Peak.Requested, s.Peak.TimeUS, s.Peak.Active = f.peakLive, f.peakUS, f.peakActive
 	s.Peak.Allocated = s.Peak.Requested
 	s.Sizes = append(s.Sizes, asked.histogram()...)
 	s.Largest = append(s.Largest, asked.largest(newSiteNames(t))...)
 	s.counters(t)
 	return s
-}
-
-// A follower adds up requested bytes event by event.
-type follower struct {
-	size []int64 // by block
-	// live are the bytes that the program has not given back, active those
-	// that it has not or that another stream may still use.
-	live, active         int64
-	peakLive, peakActive int64
-	peakUS               int64 // of peakLive
-}
-
-func (f *follower) see(e *traces.Event) {
-	switch e.Kind {
-	case traces.Alloc:
-		f.size[e.ID] = e.Size
-		f.live += e.Size
-		f.active += e.Size
-		if f.live > f.peakLive {
-			f.peakLive, f.peakUS = f.live, e.TimeUS
-		}
-		f.peakActive = max(f.peakActive, f.active)
-	case traces.Free:
-		f.live -= f.size[e.ID]
-		f.active -= f.size[e.ID]
-	case traces.FreeRequested:
-		f.live -= f.size[e.ID]
-	case traces.FreeCompleted:
-		f.active -= f.size[e.ID]
-	}
 }
 
 // requests counts what was asked for, by size.
@@ -285,20 +258,10 @@ func (s *Summary) statistics(stats map[string]int64) bool {
 // reservedPeak is the most bytes that the allocator had from the driver, from
 // its segments at the start and the calls since.
 func reservedPeak(t *traces.Trace) int64 {
-	var reserved int64
-	if t.Start != nil {
-		for _, seg := range t.Start.Segments {
-			reserved += seg.Size
-		}
-	}
+	reserved := t.Start.Reserved()
 	peak := reserved
-	for _, d := range t.Recorded.Driver {
-		switch d.Action {
-		case traces.SegmentAlloc, traces.SegmentMap:
-			reserved += d.Size
-		case traces.SegmentFree, traces.SegmentUnmap:
-			reserved -= d.Size
-		}
+	for i := range t.Recorded.Driver {
+		reserved += t.Recorded.Driver[i].Reserves()
 		peak = max(peak, reserved)
 	}
 	return peak

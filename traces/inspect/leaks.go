@@ -84,7 +84,7 @@ func FindLeaks(t *traces.Trace, capacity int64) LeakReport {
 	r.UsedUpUS = end.usedUpUS
 	judged := it.Count() - YoungIterations
 	r.Judged = judged - WarmIterations
-	if !it.Marked && !breathes(t, it, end.size) && !trains(t, it, end.size) {
+	if !it.Marked && !breathes(t, it) && !trains(t, it, end.live) {
 		// What repeats only adds: so do layers whose outputs wait for the
 		// backward pass, as when memory runs out in the first forward pass.
 		r.Note = "Every part of the trace that repeats only adds memory; without marks of the program this may be layers as well as a leak, so none is reported."
@@ -138,34 +138,32 @@ func tooFew(it *Iterations) string {
 
 // alive is what lives at the last bound of the iterations.
 type alive struct {
-	size     []int64 // by block
-	birth    []int32 // by block: the event that made it; -1 = it does not live
-	peak     int64   // the most requested bytes in the last whole iteration
-	usedUpUS int64   // when requested bytes first exceeded the capacity; -1 = never
+	live     *traces.Live // up to there
+	birth    []int32      // by block: the event that made it; -1 = it does not live
+	peak     int64        // the most requested bytes in the last whole iteration
+	usedUpUS int64        // when requested bytes first exceeded the capacity; -1 = never
 }
 
 func aliveAtEnd(t *traces.Trace, it *Iterations, capacity int64) alive {
-	a := alive{size: make([]int64, t.NumBlocks), birth: make([]int32, t.NumBlocks), usedUpUS: -1}
+	a := alive{live: t.Live(), birth: make([]int32, t.NumBlocks), usedUpUS: -1}
 	for i := range a.birth {
 		a.birth[i] = -1
 	}
 	n := it.Count()
-	var live int64
 	for i := range it.Bounds[n] {
 		e := &t.Events[i]
+		a.live.See(e)
 		switch e.Kind {
 		case traces.Alloc:
-			a.size[e.ID], a.birth[e.ID] = e.Size, int32(i)
-			live += e.Size
-			if capacity > 0 && live > capacity && a.usedUpUS < 0 {
+			a.birth[e.ID] = int32(i)
+			if capacity > 0 && a.live.Allocated > capacity && a.usedUpUS < 0 {
 				a.usedUpUS = e.TimeUS
 			}
 		case traces.Free, traces.FreeRequested:
 			a.birth[e.ID] = -1
-			live -= a.size[e.ID]
 		}
 		if i >= it.Bounds[n-1] {
-			a.peak = max(a.peak, live)
+			a.peak = max(a.peak, a.live.Allocated)
 		}
 	}
 	return a
@@ -288,7 +286,7 @@ func remainders(t *traces.Trace, it *Iterations, end alive, judged int) []*remai
 			at[p] = g
 			order = append(order, g)
 		}
-		g.add(birth, end.size[id], iteration)
+		g.add(birth, end.live.Size(traces.BlockID(id)), iteration)
 	}
 	return order
 }
@@ -315,20 +313,22 @@ func (r *LeakReport) project(t *traces.Trace, free, total float64) {
 // its highest, by at least as much as it grows over the iteration: as it does
 // when a forward pass is followed by a backward pass, or an inference by the
 // next.
-func breathes(t *traces.Trace, it *Iterations, size []int64) bool {
+func breathes(t *traces.Trace, it *Iterations) bool {
+	live := t.Live()
+	see := func(from, to int) (peak int64) {
+		peak = live.Allocated
+		for i := from; i < to; i++ {
+			live.See(&t.Events[i])
+			peak = max(peak, live.Allocated)
+		}
+		return peak
+	}
+	see(0, it.Bounds[0])
 	var fell, grew []int64
 	for k := range it.Count() {
-		var live, peak int64
-		for i := it.Bounds[k]; i < it.Bounds[k+1]; i++ {
-			switch e := &t.Events[i]; e.Kind {
-			case traces.Alloc:
-				live += size[e.ID]
-			case traces.Free, traces.FreeRequested:
-				live -= size[e.ID]
-			}
-			peak = max(peak, live)
-		}
-		fell, grew = append(fell, peak-live), append(grew, live)
+		before := live.Allocated
+		peak := see(it.Bounds[k], it.Bounds[k+1])
+		fell, grew = append(fell, peak-live.Allocated), append(grew, live.Allocated-before)
 	}
 	slices.Sort(fell)
 	slices.Sort(grew)
@@ -338,14 +338,14 @@ func breathes(t *traces.Trace, it *Iterations, size []int64) bool {
 // trains reports whether the middle iteration makes a block for a good part of
 // those that lived before the loop, size by size: the gradients of the
 // parameters. A layer makes few of them.
-func trains(t *traces.Trace, it *Iterations, size []int64) bool {
+func trains(t *traces.Trace, it *Iterations, live *traces.Live) bool {
 	old := make(map[int64]int)
 	for _, e := range t.Events[:it.Bounds[0]] {
 		switch e.Kind {
 		case traces.Alloc:
 			old[e.Size]++
 		case traces.Free, traces.FreeRequested:
-			old[size[e.ID]]--
+			old[live.Size(e.ID)]--
 		}
 	}
 	total, matched := 0, 0

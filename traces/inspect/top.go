@@ -63,22 +63,22 @@ func Top(t *traces.Trace) TopReport {
 	if len(t.Events) == 0 {
 		return topFinal(t)
 	}
-	size := make([]int64, t.NumBlocks)
 	birth := make([]int32, t.NumBlocks)
 	death := make([]int32, t.NumBlocks) // len(Events) = never
-	var live, peak int64
+	var peak int64
 	at := 0
+	live := t.Live()
 	for i := range t.Events {
-		switch e := &t.Events[i]; e.Kind {
+		e := &t.Events[i]
+		live.See(e)
+		if live.Allocated > peak {
+			peak, at = live.Allocated, i
+		}
+		switch e.Kind {
 		case traces.Alloc:
-			size[e.ID], birth[e.ID], death[e.ID] = e.Size, int32(i), int32(len(t.Events))
-			live += e.Size
-			if live > peak {
-				peak, at = live, i
-			}
+			birth[e.ID], death[e.ID] = int32(i), int32(len(t.Events))
 		case traces.Free, traces.FreeRequested:
 			death[e.ID] = int32(i)
-			live -= size[e.ID]
 		case traces.OOM:
 			birth[e.ID], death[e.ID] = int32(len(t.Events)), 0
 		}
@@ -92,7 +92,7 @@ func Top(t *traces.Trace) TopReport {
 			continue
 		}
 		r.Blocks++
-		c.add(sites.of(traces.BlockID(id)), size[id], lifetime(t, &it, int(birth[id]), int(death[id])), t.Stacks != nil)
+		c.add(sites.of(traces.BlockID(id)), live.Size(traces.BlockID(id)), lifetime(t, &it, int(birth[id]), int(death[id])), t.Stacks != nil)
 	}
 	r.Holders = c.sorted()
 	return r

@@ -247,34 +247,25 @@ func (s *stopping) Read(p []byte) (int, error) {
 // (until it completes) and, if it was recorded, what the real allocator had
 // reserved.
 func FromTrace(t *traces.Trace) []Track {
-	size := make([]int64, t.NumBlocks)
 	n := len(t.Events)
 	allocated := Track{Name: "requested", TimeUS: make([]int64, 0, n), Value: make([]int64, 0, n)}
 	active := Track{Name: "requested, not yet completed", TimeUS: make([]int64, 0, n), Value: make([]int64, 0, n)}
-	var a, c int64
 	pending := false
+	live := t.Live()
 	for i := range t.Events {
 		e := &t.Events[i]
+		live.See(e)
 		switch e.Kind {
-		case traces.Alloc:
-			size[e.ID] = e.Size
-			a += e.Size
-			c += e.Size
-		case traces.Free:
-			a -= size[e.ID]
-			c -= size[e.ID]
 		case traces.FreeRequested:
-			a -= size[e.ID]
 			pending = true
-		case traces.FreeCompleted:
-			c -= size[e.ID]
+		case traces.Alloc, traces.Free, traces.FreeCompleted:
 		default:
 			continue
 		}
 		allocated.TimeUS = append(allocated.TimeUS, e.TimeUS)
-		allocated.Value = append(allocated.Value, a)
+		allocated.Value = append(allocated.Value, live.Allocated)
 		active.TimeUS = append(active.TimeUS, e.TimeUS)
-		active.Value = append(active.Value, c)
+		active.Value = append(active.Value, live.Active)
 	}
 	tracks := []Track{allocated}
 	if pending {
@@ -282,20 +273,10 @@ func FromTrace(t *traces.Trace) []Track {
 	}
 	if t.Recorded != nil && len(t.Recorded.Driver) > 0 {
 		reserved := Track{Name: "reserved (recorded)"}
-		var r int64
-		if t.Start != nil {
-			for _, s := range t.Start.Segments {
-				r += s.Size
-			}
-		}
+		r := t.Start.Reserved()
 		reserved.TimeUS, reserved.Value = append(reserved.TimeUS, 0), append(reserved.Value, r)
 		for _, d := range t.Recorded.Driver {
-			switch d.Action {
-			case traces.SegmentAlloc, traces.SegmentMap:
-				r += d.Size
-			case traces.SegmentFree, traces.SegmentUnmap:
-				r -= d.Size
-			}
+			r += d.Reserves()
 			at := t.Duration()
 			if int(d.Before) < n {
 				at = t.Events[d.Before].TimeUS

@@ -346,11 +346,7 @@ func (r *records) placeStats(out *traces.Recording, side *Sidecar) {
 		if t.Recorded.Final == nil {
 			continue
 		}
-		var reserved int64
-		for _, s := range t.Recorded.Final.Segments {
-			reserved += s.Size
-		}
-		if want, ok := stats["reserved_bytes.all.current"]; ok && want == reserved {
+		if want, ok := stats["reserved_bytes.all.current"]; ok && want == t.Recorded.Final.Reserved() {
 			t.Recorded.Stats = stats
 			return
 		}
