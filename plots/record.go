@@ -134,6 +134,7 @@ type Memory struct {
 type Recorder struct {
 	scale                       Scale
 	reserved, allocated, active tracer
+	held                        policies.Held
 	m                           Memory
 	event                       int // trace event of the last move
 }
@@ -154,17 +155,6 @@ func (r *Recorder) Observe(at sim.At, e *policies.Event) {
 		r.active.move(c)
 	}
 	switch e.Action {
-	case policies.ActionAlloc:
-		r.allocated.set(r.allocated.value + e.Size)
-		r.active.set(r.active.value + e.Size)
-	case policies.ActionFreeRequested:
-		r.allocated.set(r.allocated.value - e.Size)
-	case policies.ActionFreeCompleted:
-		r.active.set(r.active.value - e.Size)
-	case policies.ActionSegmentAlloc, policies.ActionSegmentMap:
-		r.reserved.set(r.reserved.value + e.Size)
-	case policies.ActionSegmentFree, policies.ActionSegmentUnmap:
-		r.reserved.set(r.reserved.value - e.Size)
 	case policies.ActionOOM:
 		r.m.NumOOMs++
 		if len(r.m.OOMs) < maxMarks {
@@ -174,6 +164,12 @@ func (r *Recorder) Observe(at sim.At, e *policies.Event) {
 		r.m.NumRetries++
 		if len(r.m.Retries) < maxMarks {
 			r.m.Retries = append(r.m.Retries, Mark{r.scale.x(at), e.Requested})
+		}
+	default:
+		if r.held.See(e) {
+			r.reserved.set(r.held.Reserved)
+			r.allocated.set(r.held.Allocated)
+			r.active.set(r.held.Active)
 		}
 	}
 }

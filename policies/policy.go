@@ -12,7 +12,8 @@ package policies
 
 import (
 	"errors"
-	"fmt"
+
+	"allocsim/internal/memory"
 )
 
 // ErrOutOfMemory is what Malloc returns (possibly wrapped) when the allocator
@@ -123,30 +124,20 @@ type Device interface {
 
 // Action is what an [Event] reports. The names are those of PyTorch's traces
 // (spec pytorch-allocator B3).
-type Action uint8
+type Action = memory.Action
 
 // The actions.
 const (
-	ActionAlloc Action = iota + 1
-	ActionFreeRequested
-	ActionFreeCompleted
-	ActionSegmentAlloc
-	ActionSegmentFree
-	ActionSegmentMap
-	ActionSegmentUnmap
-	ActionOOM
-	ActionRetry // the allocator flushed its cache and asks the device again
+	ActionAlloc         = memory.Alloc
+	ActionFreeRequested = memory.FreeRequested
+	ActionFreeCompleted = memory.FreeCompleted
+	ActionSegmentAlloc  = memory.SegmentAlloc
+	ActionSegmentFree   = memory.SegmentFree
+	ActionSegmentMap    = memory.SegmentMap
+	ActionSegmentUnmap  = memory.SegmentUnmap
+	ActionOOM           = memory.OOM
+	ActionRetry         = memory.Retry // the allocator flushed its cache and asks the device again
 )
-
-var actionNames = [...]string{"invalid", "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom", "retry"}
-
-// String is PyTorch's name of the action.
-func (a Action) String() string {
-	if int(a) < len(actionNames) {
-		return actionNames[a]
-	}
-	return fmt.Sprintf("action(%d)", uint8(a))
-}
 
 // Event is what a policy tells its Observer. Within one Malloc, events come in
 // the order of PyTorch's trace: completed frees, releases, a retry, new
@@ -198,12 +189,12 @@ type SegmentBlock struct {
 	Returnable int64
 }
 
-// BlockState says whether a block is in use.
-type BlockState uint8
+// BlockState says whether a block is in use, as PyTorch's snapshots do.
+type BlockState = memory.BlockState
 
 // The block states.
 const (
-	BlockFree    BlockState = iota
-	BlockLive               // allocated
-	BlockPending            // freed, but other streams may still use it
+	Inactive          = memory.Inactive          // free
+	ActiveAllocated   = memory.ActiveAllocated   // the program holds it
+	ActivePendingFree = memory.ActivePendingFree // given back, but other streams may still use it
 )

@@ -34,7 +34,7 @@ func lookInside(segments []policies.Segment, e *traces.Event, pools bool) inside
 		waits := false
 		for _, b := range s.Blocks {
 			switch b.State {
-			case policies.BlockFree:
+			case policies.Inactive:
 				in.free += b.Size
 				in.largest = max(in.largest, b.Size)
 				if foreign || s.Stream != e.Stream {
@@ -43,7 +43,7 @@ func lookInside(segments []policies.Segment, e *traces.Event, pools bool) inside
 					in.own = max(in.own, b.Size)
 				}
 				run += b.Size
-			case policies.BlockPending:
+			case policies.ActivePendingFree:
 				if !foreign {
 					in.pending += b.Size
 				}

@@ -33,7 +33,7 @@ func (run *Session) Restore() (bool, error) {
 		segs[i] = policies.Segment{Addr: s.Addr, Size: s.Size, Stream: s.Stream, Pool: s.Pool, Small: s.Small, Expandable: s.Expandable}
 		for _, b := range s.Blocks {
 			segs[i].Blocks = append(segs[i].Blocks, policies.SegmentBlock{
-				Addr: b.Addr, Size: b.Size, Requested: b.Requested, State: BlockState(b.State),
+				Addr: b.Addr, Size: b.Size, Requested: b.Requested, State: b.State,
 			})
 		}
 	}
@@ -53,22 +53,12 @@ func (run *Session) Restore() (bool, error) {
 	return true, nil
 }
 
-// BlockState is a policy's name for a block's state in a snapshot.
-func BlockState(s traces.BlockState) policies.BlockState {
-	switch s {
-	case traces.ActiveAllocated:
-		return policies.BlockLive
-	case traces.ActivePendingFree:
-		return policies.BlockPending
-	}
-	return policies.BlockFree
-}
-
 // begin puts the start of the trace in place as the configuration asks and
 // returns the event to go on from.
 func (r *Session) begin(ctx context.Context) (int, error) {
 	if r.cfg.FromStart {
 		if restored, err := r.Restore(); err != nil || restored {
+			r.announce()
 			return r.tr.StartEvents, err
 		}
 	}
@@ -94,4 +84,42 @@ func (r *Session) begin(ctx context.Context) (int, error) {
 // only, which can come in any order.
 func simpleStart(tr *traces.Trace) bool {
 	return !slices.ContainsFunc(tr.Events[:tr.StartEvents], func(e traces.Event) bool { return e.Kind != traces.Alloc })
+}
+
+// announce tells the observers of a restored layout what is there, as if it
+// came at the beginning of the trace.
+func (r *Session) announce() {
+	if r.relay == nil {
+		return
+	}
+	ids := make(map[policies.Handle]traces.BlockID)
+	for id, h := range r.handles {
+		if h != 0 {
+			ids[h] = traces.BlockID(id)
+		}
+	}
+	for _, s := range r.policy.Segments(nil) {
+		e := policies.Event{Addr: s.Addr, Size: s.Size, Stream: s.Stream, Pool: s.Pool, Small: s.Small, Action: policies.ActionSegmentAlloc}
+		if s.Expandable {
+			e.Action = policies.ActionSegmentMap
+		}
+		r.relay.at = At{ID: traces.NoBlock}
+		r.relay.Observe(&e)
+		for _, b := range s.Blocks {
+			if b.State == policies.Inactive {
+				continue
+			}
+			if id, ok := ids[b.Handle]; ok {
+				r.relay.at.ID = id
+			} else {
+				r.relay.at.ID = traces.NoBlock
+			}
+			e.Handle, e.Addr, e.Size, e.Requested, e.Action = b.Handle, b.Addr, b.Size, b.Requested, policies.ActionAlloc
+			r.relay.Observe(&e)
+			if b.State == policies.ActivePendingFree {
+				e.Action = policies.ActionFreeRequested
+				r.relay.Observe(&e)
+			}
+		}
+	}
 }

@@ -388,7 +388,7 @@ func Measure(p policies.Policy) Fragmentation {
 	for _, s := range p.Segments(nil) {
 		var freeHere, returnable int64
 		for _, b := range s.Blocks {
-			if b.State == policies.BlockFree {
+			if b.State == policies.Inactive {
 				freeHere += b.Size
 				returnable += b.Returnable
 				f.LargestFree = max(f.LargestFree, b.Size)

@@ -50,15 +50,4 @@ func (s *State) Reserved() int64 {
 
 // Reserves is by how many bytes d changes what the allocator has from the
 // driver: positive when it takes memory.
-func (d *DriverEvent) Reserves() int64 {
-	switch d.Action {
-	case SegmentAlloc, SegmentMap:
-		return d.Size
-	case SegmentFree, SegmentUnmap:
-		return -d.Size
-	}
-	return 0
-}
-
-// Releases reports that d gives memory back to the driver.
-func (d *DriverEvent) Releases() bool { return d.Action == SegmentFree || d.Action == SegmentUnmap }
+func (d *DriverEvent) Reserves() int64 { return d.Action.Reserves(d.Size) }

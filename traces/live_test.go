@@ -80,7 +80,7 @@ func TestReserves(t *testing.T) {
 	state := &traces.State{Segments: []traces.Segment{{Size: 20}, {Size: 2}}}
 	at := state.Reserved()
 	for _, step := range []struct {
-		action traces.DriverAction
+		action traces.Action
 		size   int64
 		want   int64
 	}{
@@ -90,8 +90,8 @@ func TestReserves(t *testing.T) {
 		if at += d.Reserves(); at != step.want {
 			t.Errorf("after %s of %d: %d reserved, want %d", step.action, step.size, at, step.want)
 		}
-		if d.Releases() != (d.Reserves() < 0) {
-			t.Errorf("%s: releases %v", step.action, d.Releases())
+		if d.Action.Releases() != (d.Reserves() < 0) {
+			t.Errorf("%s: releases %v", step.action, d.Action.Releases())
 		}
 	}
 }

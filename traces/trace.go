@@ -13,7 +13,11 @@
 // a trace therefore needs no map.
 package traces
 
-import "fmt"
+import (
+	"fmt"
+
+	"allocsim/internal/memory"
+)
 
 // Kind says what an [Event] asks of the allocator.
 type Kind uint8
@@ -164,26 +168,16 @@ type Meta struct {
 	ClockUS int64
 }
 
-// DriverAction is what an allocator asked of the driver.
-type DriverAction uint8
+// Action is what an allocator did, as PyTorch's history names it.
+type Action = memory.Action
 
-// The driver actions of a PyTorch trace (spec pytorch-allocator B3).
+// What an allocator asks of the driver (spec pytorch-allocator B3).
 const (
-	SegmentAlloc DriverAction = iota + 1
-	SegmentFree
-	SegmentMap
-	SegmentUnmap
+	SegmentAlloc = memory.SegmentAlloc
+	SegmentFree  = memory.SegmentFree
+	SegmentMap   = memory.SegmentMap
+	SegmentUnmap = memory.SegmentUnmap
 )
-
-var driverActionNames = [...]string{"invalid", "segment_alloc", "segment_free", "segment_map", "segment_unmap"}
-
-// String is PyTorch's name of the action.
-func (a DriverAction) String() string {
-	if int(a) < len(driverActionNames) {
-		return driverActionNames[a]
-	}
-	return fmt.Sprintf("action(%d)", uint8(a))
-}
 
 // DriverEvent is a recorded segment event.
 type DriverEvent struct {
@@ -197,7 +191,7 @@ type DriverEvent struct {
 	Before uint32
 	Stream uint16
 	Pool   uint8
-	Action DriverAction
+	Action Action // one of the four above
 	// Caller is who caused a SegmentFree or SegmentUnmap, where its call stack
 	// says so.
 	Caller Caller
@@ -248,13 +242,13 @@ type Segment struct {
 }
 
 // BlockState is a block's state in a snapshot.
-type BlockState uint8
+type BlockState = memory.BlockState
 
 // The block states of a PyTorch snapshot (spec pytorch-allocator B2).
 const (
-	Inactive BlockState = iota
-	ActiveAllocated
-	ActivePendingFree
+	Inactive          = memory.Inactive
+	ActiveAllocated   = memory.ActiveAllocated
+	ActivePendingFree = memory.ActivePendingFree
 )
 
 // SegmentBlock is one piece of a [Segment].

@@ -55,7 +55,7 @@ func TestBends(t *testing.T) {
 		{Rule: "the last of equal peaks is the peak", File: "validate.go", Test: "TestRecorder",
 			Old: "if r.reserved > r.peak {", Bent: "if r.reserved >= r.peak {"},
 		{Rule: "unmapped memory stays reserved", File: "validate.go", Test: "TestRecorder",
-			Old: "case policies.ActionSegmentFree, policies.ActionSegmentUnmap:\n\t\tr.reserved -= e.Size", Bent: "case policies.ActionSegmentFree, policies.ActionSegmentUnmap:\n\t\tif e.Action == policies.ActionSegmentFree {\n\t\t\tr.reserved -= e.Size\n\t\t}"},
+			Old: "r.reserved += e.Action.Reserves(e.Size)", Bent: "if e.Action != policies.ActionSegmentUnmap {\n\t\t\tr.reserved += e.Action.Reserves(e.Size)\n\t\t}"},
 		{Rule: "every request is a checkpoint", File: "validate.go", Test: "TestRecorder",
 			Old: "if at.Event >= r.next {", Bent: "if true {"},
 		{Rule: "a capacity changes what a fraction is of", File: "validate.go", Test: "TestPrepareTotal",

@@ -205,14 +205,11 @@ func newRecorder(tr *traces.Trace, checkpoints int) *recorder {
 // Observe implements sim.Observer.
 func (r *recorder) Observe(at sim.At, e *policies.Event) {
 	switch e.Action {
-	case policies.ActionSegmentAlloc, policies.ActionSegmentMap:
-		r.reserved += e.Size
+	case policies.ActionSegmentAlloc, policies.ActionSegmentMap, policies.ActionSegmentFree, policies.ActionSegmentUnmap:
+		r.reserved += e.Action.Reserves(e.Size)
 		if r.reserved > r.peak {
 			r.peak, r.peakAt = r.reserved, at.Event
 		}
-		r.keep(at, e)
-	case policies.ActionSegmentFree, policies.ActionSegmentUnmap:
-		r.reserved -= e.Size
 		r.keep(at, e)
 	case policies.ActionOOM:
 		r.keep(at, e)

@@ -105,7 +105,7 @@ func (a *allocator) Malloc(r policies.Request) (policies.Block, error) {
 
 	a.last++
 	a.blocks[a.last] = b
-	b.state, b.requested, b.stream = policies.BlockLive, r.Size, r.Stream
+	b.state, b.requested, b.stream = policies.ActiveAllocated, r.Size, r.Stream
 	a.stats.Allocation.Add(policies.Large, 1)
 	a.stats.AllocatedBytes.Add(policies.Large, b.size)
 	a.stats.Active.Add(policies.Large, 1)
@@ -120,7 +120,7 @@ func (a *allocator) Malloc(r policies.Request) (policies.Block, error) {
 func (a *allocator) find(size int64) *block {
 	for _, s := range a.segments {
 		for _, b := range s.blocks {
-			if b.state == policies.BlockFree && b.size >= size {
+			if b.state == policies.Inactive && b.size >= size {
 				return b
 			}
 		}
@@ -189,13 +189,13 @@ func (a *allocator) split(b *block, size int64) {
 // FreeCompleted.
 func (a *allocator) Free(h policies.Handle, pending bool) error {
 	b := a.blocks[h]
-	if b == nil || b.state != policies.BlockLive {
+	if b == nil || b.state != policies.ActiveAllocated {
 		return fmt.Errorf("handle %d: %w", h, policies.ErrBadFree)
 	}
 	a.stats.Allocation.Sub(policies.Large, 1)
 	a.stats.AllocatedBytes.Sub(policies.Large, b.size)
 	a.emit(policies.ActionFreeRequested, h, b)
-	b.state = policies.BlockPending
+	b.state = policies.ActivePendingFree
 	if pending {
 		return nil
 	}
@@ -208,7 +208,7 @@ func (a *allocator) FreeCompleted(h policies.Handle) error {
 	switch {
 	case b == nil && h != 0 && h <= a.last:
 		return nil // completed already
-	case b == nil || b.state != policies.BlockPending:
+	case b == nil || b.state != policies.ActivePendingFree:
 		return fmt.Errorf("handle %d: %w", h, policies.ErrBadFree)
 	}
 	delete(a.blocks, h)
@@ -216,7 +216,7 @@ func (a *allocator) FreeCompleted(h policies.Handle) error {
 	a.stats.ActiveBytes.Sub(policies.Large, b.size)
 	a.stats.RequestedBytes.Sub(policies.Large, b.requested)
 	a.emit(policies.ActionFreeCompleted, h, b)
-	b.state, b.requested = policies.BlockFree, 0
+	b.state, b.requested = policies.Inactive, 0
 	a.join(b)
 	return nil
 }
@@ -226,10 +226,10 @@ func (a *allocator) join(b *block) {
 	s := b.segment
 	i := slices.Index(s.blocks, b)
 	from, to := i, i+1
-	if from > 0 && s.blocks[from-1].state == policies.BlockFree {
+	if from > 0 && s.blocks[from-1].state == policies.Inactive {
 		from--
 	}
-	if to < len(s.blocks) && s.blocks[to].state == policies.BlockFree {
+	if to < len(s.blocks) && s.blocks[to].state == policies.Inactive {
 		to++
 	}
 	first := s.blocks[from]
@@ -243,7 +243,7 @@ func (a *allocator) join(b *block) {
 func (a *allocator) EmptyCache() error {
 	var kept []*segment
 	for i, s := range a.segments {
-		if len(s.blocks) > 1 || s.blocks[0].state != policies.BlockFree {
+		if len(s.blocks) > 1 || s.blocks[0].state != policies.Inactive {
 			kept = append(kept, s)
 			continue
 		}

@@ -257,10 +257,8 @@ func (e *events) Observe(ev *policies.Event) {
 		e.active--
 		e.requested -= ev.Requested
 		e.completed = append(e.completed, ev.Handle)
-	case policies.ActionSegmentAlloc, policies.ActionSegmentMap:
-		e.reserved += ev.Size
-	case policies.ActionSegmentFree, policies.ActionSegmentUnmap:
-		e.reserved -= ev.Size
+	case policies.ActionSegmentAlloc, policies.ActionSegmentMap, policies.ActionSegmentFree, policies.ActionSegmentUnmap:
+		e.reserved += ev.Action.Reserves(ev.Size)
 	case policies.ActionOOM:
 		e.ooms++
 	case policies.ActionRetry:
@@ -502,7 +500,7 @@ func (r *run) check() error {
 				return fmt.Errorf("segment %#x: block at %#x of %d bytes where one at %#x was due", seg.Addr, b.Addr, b.Size, at)
 			}
 			at += uint64(b.Size)
-			if b.State == policies.BlockFree {
+			if b.State == policies.Inactive {
 				freeBytes += b.Size
 				if b.Handle != 0 || b.Requested != 0 {
 					return fmt.Errorf("free block at %#x has handle %#x and %d requested bytes", b.Addr, uint64(b.Handle), b.Requested)
@@ -514,9 +512,9 @@ func (r *run) check() error {
 				return fmt.Errorf("in Segments, handle %#x is at %#x, which is not in use", uint64(b.Handle), b.Addr)
 			}
 			delete(byHandle, b.Handle)
-			state := policies.BlockLive
+			state := policies.ActiveAllocated
 			if want.pending {
-				state = policies.BlockPending
+				state = policies.ActivePendingFree
 			}
 			if b.Addr != want.Addr || b.Requested != want.size || b.State != state {
 				return fmt.Errorf("in Segments, handle %#x is at %#x with %d requested bytes in state %d; it is at %#x with %d bytes in state %d",
@@ -530,7 +528,7 @@ func (r *run) check() error {
 			}
 			active += b.Size
 			requested += b.Requested
-			if state == policies.BlockLive {
+			if state == policies.ActiveAllocated {
 				live++
 				livePadded += b.Size
 				liveRequested += b.Requested

@@ -34,9 +34,9 @@ func (p *Policy) Segments(buf []policies.Segment) []policies.Segment {
 			seg.Size += b.size
 			sb := policies.SegmentBlock{Addr: b.addr, Size: b.size}
 			if b.state != free {
-				sb.Requested, sb.Handle, sb.State = b.req, handleOf(i, b.gen), policies.BlockLive
+				sb.Requested, sb.Handle, sb.State = b.req, handleOf(i, b.gen), policies.ActiveAllocated
 				if b.state == pending {
-					sb.State = policies.BlockPending
+					sb.State = policies.ActivePendingFree
 				}
 			} else if b.seg != noSeg {
 				_, sb.Returnable = p.wholePages(b)
@@ -89,7 +89,7 @@ func (p *Policy) Restore(segs []policies.Segment) error {
 				p.blocks[prev].next = i
 			}
 			prev = i
-			if sb.State == policies.BlockFree {
+			if sb.State == policies.Inactive {
 				set.insertFree(p.blocks, i)
 				if seg == noSeg && len(s.Blocks) > 1 {
 					p.countSplits(set, 1, b.size)
@@ -104,7 +104,7 @@ func (p *Policy) Restore(segs []policies.Segment) error {
 			if p.pends {
 				p.countActive(set, b.size)
 			}
-			if sb.State == policies.BlockPending {
+			if sb.State == policies.ActivePendingFree {
 				p.startPending()
 				b.state = pending
 				p.pending = append(p.pending, sb.Handle)

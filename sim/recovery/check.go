@@ -38,8 +38,8 @@ const (
 	grow               // takes memory
 )
 
-func stepOf(a traces.DriverAction) driverStep {
-	if a == traces.SegmentFree || a == traces.SegmentUnmap {
+func stepOf(a traces.Action) driverStep {
+	if a.Releases() {
 		return release
 	}
 	return grow
@@ -138,13 +138,6 @@ func (c *comparison) diverge(d Divergence) {
 	}
 }
 
-var driverActions = map[policies.Action]traces.DriverAction{
-	policies.ActionSegmentAlloc: traces.SegmentAlloc,
-	policies.ActionSegmentFree:  traces.SegmentFree,
-	policies.ActionSegmentMap:   traces.SegmentMap,
-	policies.ActionSegmentUnmap: traces.SegmentUnmap,
-}
-
 // Observe compares one event of the policy.
 func (c *comparison) Observe(at sim.At, e *policies.Event) {
 	if c.out.FirstDivergence != nil {
@@ -191,10 +184,9 @@ func (c *comparison) Observe(at sim.At, e *policies.Event) {
 }
 
 func (c *comparison) driver(at sim.At, e *policies.Event) {
-	action := driverActions[e.Action]
 	div := Divergence{
 		Event: at.Event, What: "a segment event that the recording does not have", Recorded: "none",
-		Simulated: fmt.Sprintf("%s of %d bytes at %#x", action, e.Size, e.Addr), simulated: stepOf(action), simulatedAddr: e.Addr,
+		Simulated: fmt.Sprintf("%s of %d bytes at %#x", e.Action, e.Size, e.Addr), simulated: stepOf(e.Action), simulatedAddr: e.Addr,
 	}
 	if c.cursor < len(c.rec.Driver) {
 		d := c.rec.Driver[c.cursor]
@@ -203,7 +195,7 @@ func (c *comparison) driver(at sim.At, e *policies.Event) {
 			return
 		}
 		if int(d.Before) == at.Event || c.tr.Events[at.Event].Kind == traces.EmptyCache {
-			if d.Action == action && d.Addr == e.Addr && d.Size == e.Size && d.Stream == e.Stream {
+			if d.Action == e.Action && d.Addr == e.Addr && d.Size == e.Size && d.Stream == e.Stream {
 				c.cursor++
 				c.out.SegmentEventsMatched++
 				return
@@ -272,7 +264,7 @@ func (c *comparison) finalBlocks(p policies.Policy) {
 	var want, got []piece
 	for _, s := range c.rec.Final.Segments {
 		for _, b := range s.Blocks {
-			w := piece{b.Addr, b.Size, b.Requested, sim.BlockState(b.State)}
+			w := piece{b.Addr, b.Size, b.Requested, b.State}
 			if b.State == traces.Inactive {
 				w.requested = 0
 			}

@@ -459,7 +459,7 @@ func (s *settler) bounds() limitBounds {
 		before, released, grew := held, false, false
 		for _, d := range group {
 			switch {
-			case d.Releases():
+			case d.Action.Releases():
 				released = true
 			case d.Action == traces.SegmentAlloc:
 				grew = true

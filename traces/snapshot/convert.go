@@ -615,10 +615,10 @@ func (c *converter) driverEvent(o *output, e *entry, pool uint8) {
 	d := traces.DriverEvent{
 		Addr: e.addr, Size: e.size,
 		Stream: c.stream(o, e.stream), Pool: c.pool(o, pool),
-		Action: traces.SegmentAlloc + traces.DriverAction(e.action-actSegmentAlloc),
+		Action: traces.SegmentAlloc + traces.Action(e.action-actSegmentAlloc),
 	}
 	from := traces.NoStack
-	if d.Action == traces.SegmentFree || d.Action == traces.SegmentUnmap {
+	if d.Action.Releases() {
 		from = e.stack
 		if c.namesEmptyCache(from) {
 			d.Caller = traces.CallerEmptyCache

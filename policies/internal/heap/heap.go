@@ -506,9 +506,9 @@ func (h *Heap) Report(b int32) policies.SegmentBlock {
 	sb := policies.SegmentBlock{Addr: blk.Addr, Size: blk.Size}
 	switch blk.State {
 	case Live:
-		sb.State, sb.Requested, sb.Handle = policies.BlockLive, blk.Requested, handle(b, blk.gen)
+		sb.State, sb.Requested, sb.Handle = policies.ActiveAllocated, blk.Requested, handle(b, blk.gen)
 	case Pending:
-		sb.State, sb.Requested, sb.Handle = policies.BlockPending, blk.Requested, handle(b, blk.gen)
+		sb.State, sb.Requested, sb.Handle = policies.ActivePendingFree, blk.Requested, handle(b, blk.gen)
 	}
 	return sb
 }
