@@ -60,13 +60,22 @@ const (
 	Scratch
 	// Drop gives scratch buffer N back.
 	Drop
+	// Library asks for library workspace N of Bytes bytes, unless the calling
+	// thread has it on the current stream already. It is never given back.
+	Library
+)
+
+// The workspaces that libraries keep for each thread and stream.
+const (
+	GEMM = iota // cuBLAS
+	Lt          // cuBLASLt
 )
 
 // Step is one request of an operation.
 type Step struct {
 	Do    Action
-	N     int   // number of the result or scratch buffer, from 0
-	Bytes int64 // of a scratch buffer, more than 0
+	N     int   // number of the result, buffer or workspace, from 0
+	Bytes int64 // of a scratch buffer or workspace, more than 0
 }
 
 // Plan is what one operation asks of the allocator, in order. Every scratch
@@ -105,6 +114,11 @@ func (p *Plan) Drop(ns ...int) {
 			p.Steps = append(p.Steps, Step{Do: Drop, N: n})
 		}
 	}
+}
+
+// Library appends the request for a library's workspace.
+func (p *Plan) Library(n int, bytes int64) {
+	p.Steps = append(p.Steps, Step{Do: Library, N: n, Bytes: bytes})
 }
 
 // Transient appends a scratch buffer that is given back at once.

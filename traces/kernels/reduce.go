@@ -3,13 +3,22 @@ package kernels
 import "slices"
 
 // Reduction is the staging buffer of fp32 partials and the array of semaphores,
-// in bytes, that a reduction takes besides its result when it is split over
-// thread blocks; 0 and 0 when it is not. red marks the reduced dimensions of a
-// tensor with 16- or 32-bit elements.
+// in bytes, that a sum takes besides its result when it is split over thread
+// blocks; 0 and 0 when it is not. red marks the reduced dimensions of a tensor
+// with 16- or 32-bit elements.
+func Reduction(sms int64, shape, stride []int64, red []bool) (staging, semaphores int64) {
+	return reduction(sms, shape, stride, red, reducer{partial: 4, vector: 4})
+}
+
+// reducer is what differs between reductions: the bytes of a partial result and
+// the elements of a vectorized load.
+type reducer struct{ partial, vector int64 }
+
+// reduction is Reduction of any reducer.
 //
 // Source: native/cuda/Reduce.cuh (setReduceConfig, ReduceConfig::global_memory_size
 // and semaphore_size), with the dimension order and coalescing of TensorIterator.
-func Reduction(sms int64, shape, stride []int64, red []bool) (staging, semaphores int64) {
+func reduction(sms int64, shape, stride []int64, red []bool, r reducer) (staging, semaphores int64) {
 	type dim struct {
 		n, in, out int64
 		red        bool
@@ -69,7 +78,7 @@ func Reduction(sms int64, shape, stride []int64, red []bool) (staging, semaphore
 	if fastStride == 1 {
 		if fastest {
 			if d0 > 128 && len(co) == 1 {
-				d0 /= 4 // vectorized along the input
+				d0 /= r.vector // vectorized along the input
 			}
 		} else {
 			ov = 4
@@ -125,7 +134,7 @@ func Reduction(sms int64, shape, stride []int64, red []bool) (staging, semaphore
 	if c <= 1 {
 		return 0, 0
 	}
-	staging = 4 * outputs * c
+	staging = r.partial * outputs * c
 	if !blockX {
 		staging *= bw * ov
 	}

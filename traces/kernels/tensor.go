@@ -1,5 +1,10 @@
 package kernels
 
+import (
+	"cmp"
+	"slices"
+)
+
 // DType is an element type.
 type DType uint8
 
@@ -60,6 +65,8 @@ type Tensor struct {
 	Shape []int64
 	// Stride is in elements and as long as Shape.
 	Stride []int64
+	// Host says that the tensor is not on the GPU.
+	Host bool
 }
 
 // Numel is the number of elements.
@@ -95,4 +102,49 @@ func (t Tensor) Contiguous() bool {
 		n *= t.Shape[i]
 	}
 	return true
+}
+
+// dense reports a layout without gaps or overlaps in some order of the
+// dimensions (is_non_overlapping_and_dense).
+func (t Tensor) dense() bool {
+	order := make([]int, 0, len(t.Shape))
+	for i, n := range t.Shape {
+		if n != 1 {
+			order = append(order, i)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(t.Stride[a], t.Stride[b]) })
+	n := int64(1)
+	for _, i := range order {
+		if t.Stride[i] != n {
+			return false
+		}
+		n *= t.Shape[i]
+	}
+	return true
+}
+
+// channelsLast reports the layout N, spatial dimensions, C in memory.
+func (t Tensor) channelsLast() bool {
+	nd := len(t.Shape)
+	if nd < 4 || t.Contiguous() {
+		return false
+	}
+	n := int64(1)
+	for _, i := range append([]int{1}, descending(nd-1, 2)...) {
+		if t.Shape[i] != 1 && t.Stride[i] != n {
+			return false
+		}
+		n *= t.Shape[i]
+	}
+	return t.Shape[0] == 1 || t.Stride[0] == n
+}
+
+// descending is from, from-1, … to.
+func descending(from, to int) []int {
+	var out []int
+	for i := from; i >= to; i-- {
+		out = append(out, i)
+	}
+	return out
 }
