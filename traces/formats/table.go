@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"allocsim/traces"
+	"allocsim/traces/dryrun"
 	"allocsim/traces/kineto"
 	"allocsim/traces/minimalloc"
 	"allocsim/traces/native"
@@ -44,6 +45,13 @@ var readers = []reader{
 				t.Source = s.name
 			}
 			return rec, nil
+		},
+	},
+	{
+		Format: Format{dryrun.Format, "dry run", []string{".dryrun"}, true, false},
+		detect: dryrun.Detect,
+		read: func(ctx context.Context, s *source) (*traces.Recording, error) {
+			return dryrun.Read(ctx, s.r, s.name)
 		},
 	},
 	{
