@@ -17,7 +17,7 @@ func TestBends(t *testing.T) {
 			Old: "if err != nil || o.works {\n\t\t\treturn peak, err", Bent: "if err != nil || o.works || true {\n\t\t\treturn peak, err"},
 		{Rule: "a request that failed in the recording may fail", File: "capacity.go", Test: "TestByHand",
 			Old: "if !res.Completed || res.Stats.NumOOMs > 0 {", Bent: "if !res.Completed {"},
-		{Rule: "a size below which all is alike is safe", File: "capacity.go", Test: "TestSafeOfSmallWorlds",
+		{Rule: "a size below which all is alike is safe", File: "capacity.go", Test: "TestSafeWhereMoreIsLess",
 			Old: "safe = max(min(up(o.alike[0]), safe-sim.Granule), floor)", Bent: "safe = floor"},
 		{Rule: "safe is safe under one order of addresses", File: "capacity.go", Test: "TestSafeWhereMoreIsLess",
 			Old: "s.safe = max(s.safe, slices.Max(lows))", Bent: "s.safe = max(s.safe, lows[0])"},

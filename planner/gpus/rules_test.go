@@ -63,6 +63,20 @@ func TestVerdictByHand(t *testing.T) {
 	}
 }
 
+// TestBesides: of 10,000 MiB, of which a context takes 300 to 500, NCCL takes 100
+// to 200 and something else 10 to 30 more.
+func TestBesides(t *testing.T) {
+	const mib = bytesize.MiB
+	card := Card{Total: 10000 * mib, Low: 10000 * mib, High: 10000 * mib, Confidence: Exact, Overhead: Overhead{Low: 300 * mib, High: 500 * mib}}
+	with := card.With([]Share{{Low: 100 * mib, High: 200 * mib}, {Low: 10 * mib, High: 30 * mib}})
+	if low, high, ok := with.Usable(); !ok || low != 9270*mib || high != 9590*mib {
+		t.Errorf("usable %d to %d MiB", low/mib, high/mib)
+	}
+	if low, _, _ := card.Usable(); low != 9500*mib {
+		t.Error("the card itself is changed")
+	}
+}
+
 // TestSliceByHand: a slice of 5 GiB of a card on which a process takes 300 to
 // 500 MiB. In a slice it may take as little as on any card, 110 MiB.
 func TestSliceByHand(t *testing.T) {
