@@ -8,6 +8,7 @@ import (
 
 	"allocsim/policies"
 	"allocsim/policies/direct"
+	"allocsim/policies/packing"
 	"allocsim/traces"
 )
 
@@ -68,5 +69,40 @@ func TestPrepare(t *testing.T) {
 	bad.Prepare = func(context.Context, *policies.Future) (*policies.Spec, error) { return nil, errors.New("cannot") }
 	if _, err := r.Run(context.Background(), tr, Config{Policy: &bad}); err == nil {
 		t.Error("a failed preparation is not reported")
+	}
+}
+
+// TestPrepareOrder: what lived at the start of a cut recording may come in any
+// order, but not for a policy that was told of the order.
+func TestPrepareOrder(t *testing.T) {
+	b := traces.NewBuilder(0)
+	for i := range int64(4) {
+		b.Alloc(0, (i+1)<<20, 0, 0)
+	}
+	tr, _, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.StartEvents = 4
+	spec, err := packing.Registration.Parse("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Policy: spec}
+	for k := range uint64(8) {
+		res, err := Run(context.Background(), tr, cfg.Order(k+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !res.Completed {
+			t.Errorf("order %d: %+v", k+1, res.OOMs)
+		}
+	}
+	span, err := SampleSpan(context.Background(), tr, cfg, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := [2]int64{10 << 20, 10 << 20}; span.ReservedPeak != want || !span.CompletedAll {
+		t.Errorf("span %+v, want %d", span, want)
 	}
 }

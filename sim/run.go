@@ -49,9 +49,13 @@ type Runner struct {
 
 // Run is the function Run.
 func (r *Runner) Run(ctx context.Context, tr *traces.Trace, cfg Config, obs ...Observer) (*Result, error) {
-	var err error
-	if cfg.Policy, err = r.prepare(ctx, tr, cfg); err != nil {
+	done, err := r.prepare(ctx, tr, cfg)
+	if err != nil {
 		return nil, err
+	}
+	if done != cfg.Policy {
+		// It has been told of the trace's order, and knows the rest as well.
+		cfg.Policy, cfg.StartOrder = done, 0
 	}
 	run, err := r.Start(tr, cfg, obs...)
 	if err != nil {

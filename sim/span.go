@@ -39,6 +39,12 @@ func SampleSpan(ctx context.Context, tr *traces.Trace, cfg Config, workers int) 
 		return nil, err
 	}
 	orders := SpanRuns(tr, cfg, first)
+	if first.Policy != cfg.Policy {
+		// Prepared once, for the trace's own order (see Runner.Run).
+		for k := range orders {
+			orders[k].Policy, orders[k].StartOrder = first.Policy, 0
+		}
+	}
 	results := make([]*Result, len(orders))
 	var next atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
