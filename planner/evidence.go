@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"allocsim/internal/bytesize"
-	"allocsim/internal/plural"
 	"allocsim/sim"
 	"allocsim/traces"
 	"allocsim/traces/inspect"
@@ -184,6 +183,3 @@ func (c *Case) Need() int64 { return max(sim.Need(c.Trace), c.Known().Requested)
 func (e *Evidence) undecided() string {
 	return fmt.Sprintf("Undecidable. %s %s", e.why(), e.Record)
 }
-
-// runs is a number of runs in words.
-func runs(n int) string { return plural.Of(n, "run") }
