@@ -41,6 +41,24 @@ func (s *sizeFlag) Set(v string) error {
 
 func (s *sizeFlag) Type() string { return "SIZE" }
 
+// atLeastOne are the flags, of any command, whose 0 is a mistake and no wish for
+// the default, and what to give instead.
+var atLeastOne = map[string]string{
+	"workers": "the number of simulations to run at once, 1 or more",
+	"batch":   "the number of items, 1 or more",
+}
+
+// checkCounts refuses a count below 1 where one was given.
+func checkCounts(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		give, counted := atLeastOne[f.Name]
+		if n, e := strconv.ParseInt(f.Value.String(), 10, 64); counted && e == nil && n < 1 {
+			err = fmt.Errorf("--%s %d: give %s", f.Name, n, give)
+		}
+	})
+	return err
+}
+
 // flagError says what a flag takes when its value is wrong, and adds the
 // nearest flag to an unknown one.
 func flagError(cmd *cobra.Command, err error) error {

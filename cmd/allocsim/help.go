@@ -40,7 +40,9 @@ func newTopics() []*cobra.Command {
 1  the question's answer is no: does not fit, not exact, out of tolerance, an
    alert fired
 2  the input or the usage is wrong; one line says what, where and what to try.
-   Nothing half-written is left behind.`),
+   Nothing half-written is left behind.
+130, 143
+   interrupted by Ctrl-C (SIGINT), by SIGTERM; no answer`),
 		topic("words", "What the words in the output mean", `allocated      bytes of blocks that the program holds
 active         allocated, and freed blocks that another stream still uses
 requested      what the program asked for, before rounding

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"os"
+	"syscall"
 	"testing"
 )
 
@@ -13,14 +15,16 @@ func TestInterruptBlockedRead(t *testing.T) {
 	for _, args := range [][]string{{"inspect", "-"}, {"diagnose"}, {"tune", "-"}} {
 		stdin, open := io.Pipe()
 		defer open.Close()
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		var stdout, stderr bytes.Buffer
-		if code := run(ctx, args, stdin, &stdout, &stderr); code != exitUsage {
-			t.Errorf("%v: exit code %d", args, code)
-		}
-		if got := stderr.String(); got != "allocsim: stopped\n" || stdout.Len() > 0 {
-			t.Errorf("%v: %q, %q", args, got, stdout.String())
+		for cause, want := range map[error]int{nil: 130, &interrupted{os.Interrupt}: 130, &interrupted{syscall.SIGTERM}: 143} {
+			ctx, cancel := context.WithCancelCause(context.Background())
+			cancel(cause)
+			var stdout, stderr bytes.Buffer
+			if code := run(ctx, args, stdin, &stdout, &stderr); code != want {
+				t.Errorf("%v: exit code %d after %v", args, code, cause)
+			}
+			if got := stderr.String(); got != "allocsim: stopped\n" || stdout.Len() > 0 {
+				t.Errorf("%v: %q, %q", args, got, stdout.String())
+			}
 		}
 	}
 }

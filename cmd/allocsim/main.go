@@ -20,24 +20,49 @@ const (
 	exitOK    = 0
 	exitNo    = 1 // the question's answer is no
 	exitUsage = 2 // the input or the usage is wrong
+
+	// exitInterrupted is for SIGINT, as in shells; SIGTERM is 143.
+	exitInterrupted = 130
 )
 
 // errNo ends a command whose answer is no; everything has been printed.
 var errNo = errors.New("the answer is no")
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// The first signal ends the work in order, the second one at once.
-	context.AfterFunc(ctx, stop)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		s := <-signals
+		// The first signal ends the work in order, the second one at once.
+		signal.Stop(signals)
+		cancel(&interrupted{s})
+	}()
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// interrupted is why a signal ended the work.
+type interrupted struct{ signal os.Signal }
+
+func (i *interrupted) Error() string { return i.signal.String() }
+
+// code is the exit code that shells give a program ended by the signal.
+func (i *interrupted) code() int {
+	if n, ok := i.signal.(syscall.Signal); ok {
+		return 128 + int(n)
+	}
+	return exitInterrupted
 }
 
 // run is the whole program with its surroundings as arguments.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	root := newRoot(stdin, stdout, stderr)
+	out := &checked{Writer: stdout}
+	root := newRoot(stdin, out, stderr)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	if out.err != nil && (err == nil || errors.Is(err, errNo)) {
+		err = fmt.Errorf("the output is not whole: %w", out.err)
+	}
 	switch {
 	case err == nil:
 		return exitOK
@@ -45,6 +70,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return exitNo
 	case errors.Is(err, context.Canceled):
 		fmt.Fprintln(stderr, "allocsim: stopped")
+		var i *interrupted
+		if errors.As(context.Cause(ctx), &i) {
+			return i.code()
+		}
+		return exitInterrupted
 	default:
 		fmt.Fprintf(stderr, "allocsim: %s\n", oneLine(err))
 	}

@@ -56,15 +56,24 @@ func (a *app) print(t *table.Table) error {
 	return t.Write(a.stdout, a.header())
 }
 
+// renderer knows whether standard output is a terminal, which only the file
+// itself can say.
+func (a *app) renderer() *lipgloss.Renderer {
+	if c, ok := a.stdout.(*checked); ok {
+		return lipgloss.NewRenderer(c.Writer)
+	}
+	return lipgloss.NewRenderer(a.stdout)
+}
+
 // header is the style of table headers.
 func (a *app) header() *lipgloss.Style {
-	s := lipgloss.NewRenderer(a.stdout).NewStyle().Bold(true)
+	s := a.renderer().NewStyle().Bold(true)
 	return &s
 }
 
 // strong makes text stand out on a terminal.
 func (a *app) strong(s string) string {
-	return lipgloss.NewRenderer(a.stdout).NewStyle().Bold(true).Render(s)
+	return a.renderer().NewStyle().Bold(true).Render(s)
 }
 
 // size is a size for people; 0 and less are shown too.

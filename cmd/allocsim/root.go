@@ -38,6 +38,8 @@ To record a job: allocsim record --help`,
 		SilenceErrors: true,
 		Args:          unknownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		// Before the command itself, whatever it is.
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return checkCounts(cmd) },
 	}
 	root.SetIn(stdin)
 	root.SetOut(stdout)

@@ -53,9 +53,6 @@ With a device (--gpu, --capacity) it also finds the largest value that fits.`,
 			if opts.Step < 1 {
 				return fmt.Errorf("--step %d: give 1 or more", opts.Step)
 			}
-			if cmd.Flags().Changed("workers") && opts.Workers < 1 {
-				return fmt.Errorf("--workers %d: give the number of simulations to run at once, 1 or more", opts.Workers)
-			}
 			opts.Vary = vary
 			values, err := parseValues(predict)
 			if err != nil {

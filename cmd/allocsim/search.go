@@ -16,8 +16,6 @@ func checkSearch(cmd *cobra.Command, o *planner.TuneOptions) error {
 	switch {
 	case given("budget") && o.Budget < 1:
 		return fmt.Errorf("--budget %d: give the number of configurations to simulate, 1 or more", o.Budget)
-	case given("workers") && o.Workers < 1:
-		return fmt.Errorf("--workers %d: give the number of simulations to run at once, 1 or more", o.Workers)
 	case given("tolerance") && !(o.Tolerance >= 0 && o.Tolerance < 1):
 		return fmt.Errorf("--tolerance %v: give a share from 0 up to 1, such as 0.02", o.Tolerance)
 	}
