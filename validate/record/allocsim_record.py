@@ -433,10 +433,10 @@ TORCH_NAMES = {
 }
 
 ASSUME = {
-    "bool": "false",  # bool(tensor) of data that nobody has: false, true
+    "bool": "auto",  # bool(tensor) of data that nobody has: false, true; auto: false, but generation goes on
     "int": "1",  # tensor.item() of an integer
     "float": "1.0",  # tensor.item() of a floating-point number
-    "nonzero": "0.5",  # share of a mask's elements that are set
+    "nonzero": "auto",  # share of a mask's elements that are set; auto: 0.5, or 1 where boxes are only tidied
     "nms": "0.5",  # share of boxes that survive non-maximum suppression
     "overflow": "0",  # steps that GradScaler skips at the start
 }
@@ -502,9 +502,9 @@ class DryRun:
                     "allocsim_record: --assume %s: say KEY=VALUE, KEY one of %s" % (text, ", ".join(sorted(self.assume)))
                 )
             try:
-                value.lower() in ("true", "false") if key == "bool" else float(value)
+                ("auto", "false", "true").index(value.lower()) if key == "bool" else value == "auto" or float(value)
             except ValueError:
-                raise SystemExit("allocsim_record: --assume %s: a number is wanted" % text)
+                raise SystemExit("allocsim_record: --assume %s: a number (bool: true, false or auto) is wanted" % text)
             self.assume[key] = value.lower()
         self.pid = os.getpid()
         self.started = time.time()
@@ -648,13 +648,17 @@ class DryRun:
 
     def storage(self, tensor):
         """The record of a phantom's storage, made at first sight."""
-        st = tensor.untyped_storage()
+        if tensor.layout is not self.torch.strided:
+            return _NO_STORAGE
+        return self.storage_of(tensor.untyped_storage(), tensor._kind)
+
+    def storage_of(self, st, kind):
         key = st._cdata
         rec = self.storages.get(key)
         if rec is None:
             rec = self.storages[key] = _Storage()
             rec.known = True
-            rec.kind = tensor._kind
+            rec.kind = kind
             rec.size = st.nbytes()
             rec.desc = {}
             if rec.kind == "cuda" and rec.size > 0:
@@ -708,6 +712,13 @@ class DryRun:
 
     def describe(self, t, rec=None):
         """The descriptor id of a tensor, written at first use."""
+        if t.layout is self.torch.sparse_coo and isinstance(t, self.Phantom):
+            # It has no storage of its own.
+            parts = [self.describe(x) for x in self.parts(t)]
+            self.next_tensor += 1
+            self.write(_compact({"T": self.next_tensor, "s": -1, "d": self.dtype_name(t.dtype), "z": list(t.shape),
+                                 "layout": "sparse_coo", "indices": "%%%d" % parts[0], "values": "%%%d" % parts[1]}))
+            return self.next_tensor
         if isinstance(t, self.Phantom):
             rec = rec or self.storage(t)
             sid = rec.id if rec.kind == "cuda" else 0
@@ -874,6 +885,8 @@ class DryRun:
         make_subclass = torch.Tensor._make_subclass
         disable = torch._C._DisableTorchDispatch
 
+        plain_setitem, plain_tensor = torch.Tensor.__setitem__, torch.tensor
+
         class Phantom(torch.Tensor):
             """A tensor without memory, on the planned GPU ("cuda") or the host ("cpu")."""
 
@@ -932,6 +945,8 @@ class DryRun:
 
             def data_ptr(self):
                 # Libraries tell tensors that share memory by this number.
+                if self.layout is not torch.strided:
+                    return 0
                 return self.untyped_storage()._cdata + self.storage_offset() * self.element_size()
 
             def __repr__(self, *_, **__):
@@ -954,6 +969,16 @@ class DryRun:
 
             def __reduce_ex__(self, protocol):
                 raise RuntimeError("a dry run's tensor has no data to pickle or to send to another process")
+
+            def __setitem__(self, key, value):
+                # On a GPU a number stays on the host until it is written.
+                if isinstance(value, (bool, int, float)) and self._kind == "cuda" and not run.in_kernel:
+                    guard = disable()
+                    try:
+                        value = plain_tensor(value, dtype=self.dtype)
+                    finally:
+                        del guard
+                return plain_setitem(self, key, value)
 
             def pin_memory(self, *_):
                 return self
@@ -984,6 +1009,9 @@ class DryRun:
         self.mode = Mode()
         self.cuda0, self.cpu, self.meta = cuda0, cpu, meta
         self.cpu_desc = {}
+        from torch._subclasses.fake_tensor import FakeTensor
+
+        self.fake_tensor = FakeTensor
         self.foreign_types = {torch.Tensor: False, torch.nn.Parameter: False, Phantom: False}
         self.func_facts = {}
         self.handlers = self.make_handlers()
@@ -1027,29 +1055,36 @@ class DryRun:
         if self.frees and not self.finished:
             self.drain()
         phantoms, reals = [], []
-        Phantom = self.Phantom
+        Phantom, Fake = self.Phantom, self.fake_tensor
 
         def collect(values):
             for v in values:
                 if isinstance(v, torch.Tensor):
                     if type(v) is Phantom:
                         phantoms.append(v)
-                    elif self.foreign(type(v)) and not isinstance(v, Phantom):
-                        return True
+                    elif isinstance(v, Fake):
+                        return "fake"
+                    elif self.foreign(type(v)):
+                        return "foreign"
                     else:
                         reals.append(v)
                 elif isinstance(v, (list, tuple)):
-                    if v and not isinstance(v[0], (int, float, str)) and collect(v):
-                        return True
-            return False
+                    if v and not isinstance(v[0], (int, float, str)):
+                        other = collect(v)
+                        if other:
+                            return other
+            return None
 
-        if collect(args) or (kwargs and collect(kwargs.values())):
-            return NotImplemented
+        other = collect(args) or (collect(kwargs.values()) if kwargs else None)
+        if other:
+            # Fake tensors compute shapes for PyTorch itself; other subclasses
+            # come back here with the tensors inside them.
+            return func(*args, **kwargs) if other == "fake" else NotImplemented
         composite, write, random, heavy = self.facts(func)
         if composite:
             over = self.composites.get(func)
             with self.mode:
-                if over is not None and phantoms:
+                if over is not None and (phantoms or func in self.conversions):
                     return over(*args, **kwargs)
                 r = func.decompose(*args, **kwargs)
                 if r is not NotImplemented:
@@ -1084,7 +1119,7 @@ class DryRun:
         source = kind
         if target == "cuda":
             kind = "cuda"
-        handler = self.handlers.get(func)
+        handler = self.handlers.get(func) or self.late_handlers.get(func._schema.name)
         if handler is not None:
             r = handler(func, args, kwargs, kind)
             if r is not _PASS:
@@ -1113,7 +1148,7 @@ class DryRun:
         r = self.wrap(raw, kind, v)
         for i, name in write:
             w = args[i] if i < len(args) else kwargs.get(name)
-            if type(w) is self.Phantom:
+            if type(w) is self.Phantom and w.layout is self.torch.strided:
                 rec = self.storages.get(w.untyped_storage()._cdata)
                 if rec is not None and rec.kind == "cuda" and rec.size != w.untyped_storage().nbytes():
                     self.resized(w)
@@ -1129,6 +1164,10 @@ class DryRun:
 
         def see(x):
             if type(x) is self.Phantom:
+                if x.layout is self.torch.sparse_coo:
+                    for part in self.parts(x):
+                        see(part)
+                    return
                 rec = self.storage(x) if x.layout is self.torch.strided else None
                 if rec is not None and rec.born:
                     rec.born = False
@@ -1140,6 +1179,20 @@ class DryRun:
 
         see(r)
         self.emit(func, args, kwargs, r, new)
+
+    def parts(self, sparse):
+        """Indices and values of a sparse tensor."""
+        torch = self.torch
+        out = []
+        guard = torch._C._DisableTorchDispatch()
+        torch._C._set_meta_in_tls_dispatch_include(True)
+        try:
+            for t in (sparse._indices(), sparse._values()):
+                out.append(t if type(t) is self.Phantom else self.Phantom(t, sparse._kind))
+        finally:
+            torch._C._set_meta_in_tls_dispatch_include(False)
+            del guard
+        return out
 
     def kernel(self, func, args, kwargs):
         """Run func's shape function on phantoms and stand-ins of real tensors."""
@@ -1254,7 +1307,7 @@ class DryRun:
         return v
 
     def small(self, numel, dtype):
-        return numel <= (1 << 20 if dtype.is_floating_point or dtype.is_complex else 1 << 22)
+        return numel <= (1 << 22 if dtype.is_floating_point or dtype.is_complex else 1 << 22)
 
     def known_result(self, func, args, kwargs, phantoms, reals, random):
         torch = self.torch
@@ -1351,12 +1404,26 @@ class DryRun:
 
     def scalar(self, dtype):
         if dtype is self.torch.bool:
-            return self.assume["bool"] == "true"
+            return self.truth()
         if dtype.is_floating_point:
             return float(self.assume["float"])
         if dtype.is_complex:
             return complex(float(self.assume["float"]))
         return int(float(self.assume["int"]))
+
+    def truth(self):
+        """The answer to a condition on data that nobody has."""
+        answer = self.assume["bool"]
+        if answer == "auto":
+            frame = sys._getframe(1)
+            for _ in range(12):
+                if frame is None:
+                    break
+                if frame.f_code.co_name in _GO_ON:
+                    return True
+                frame = frame.f_back
+            return False
+        return answer == "true"
 
     def kind_of(self, dtype):
         return "bool" if dtype is self.torch.bool else "float" if dtype.is_floating_point or dtype.is_complex else "int"
@@ -1422,6 +1489,10 @@ class DryRun:
             aten.ne.Scalar: self.h_compare,
             aten.isnan.default: self.h_compare,
             aten.isinf.default: self.h_compare,
+            aten.bitwise_and.Tensor: self.h_logic,
+            aten.bitwise_or.Tensor: self.h_logic,
+            aten.logical_and.default: self.h_logic,
+            aten.logical_or.default: self.h_logic,
             aten.add.Tensor: self.h_accumulate,
             aten.convolution.default: self.h_convolution,
             aten.convolution_backward.default: self.h_convolution_backward,
@@ -1440,6 +1511,9 @@ class DryRun:
             ("_cudnn_rnn_backward.default", self.h_cudnn_rnn_backward),
             ("_cudnn_rnn_flatten_weight.default", self.h_flatten),
             ("cudnn_batch_norm.default", self.h_cudnn_batch_norm),
+            ("_pack_padded_sequence.default", self.h_pack),
+            ("_scaled_dot_product_cudnn_attention.default", self.h_cudnn_attention),
+            ("native_layer_norm_backward.default", self.h_layer_norm_backward),
             ("_assert_async.default", lambda *_: None),
             ("_assert_async.msg", lambda *_: None),
             ("_assert_scalar.default", lambda *_: None),
@@ -1449,6 +1523,13 @@ class DryRun:
                 table[getattr(getattr(aten, packet), overload)] = handler
             except AttributeError:
                 pass
+        # Of libraries that are not loaded yet, by name.
+        self.late_handlers = {
+            "torchvision::nms": self.h_nms,
+            "aten::_grouped_mm": self.h_grouped_mm,
+            "aten::_ctc_loss": self.h_ctc,
+            "aten::_ctc_loss_backward": self.h_ctc_backward,
+        }
         self.empties = {aten.empty.memory_format}
         return table
 
@@ -1485,13 +1566,24 @@ class DryRun:
                 return bool(va.shape == vb.shape and (va == vb).all())
             finally:
                 del guard
-        r = self.assume["bool"] == "true"
+        r = self.truth()
         self.assumed("bool", r, "torch.equal of data that only a real run has")
         return r
 
     def share(self, n, key="nonzero"):
-        count = int(n * float(self.assume[key]) + 0.5)
-        return max(0, min(n, count))
+        share = self.assume[key]
+        if share == "auto":
+            share = 0.5
+            frame = sys._getframe(1)
+            for _ in range(6):
+                if frame is None:
+                    break
+                if frame.f_code.co_name in _KEEPS_ALL:
+                    share = 1.0
+                    break
+                frame = frame.f_back
+        self.last_share = share
+        return max(0, min(n, int(n * float(share) + 0.5)))
 
     def h_nonzero(self, func, args, kwargs, kind):
         torch = self.torch
@@ -1505,9 +1597,11 @@ class DryRun:
                 del guard
         else:
             n = self.share(t.numel())
-            self.assumed("nonzero", self.assume["nonzero"], "how many elements of a mask are set (share of all)")
+            self.assumed("nonzero", self.last_share, "how many elements of a mask are set (share of all)")
             r = self.spread(t.shape, n)
-        p = self.Phantom(self.blank(tuple(r.shape), torch.int64), kind)
+        # The kernel writes one coordinate after the other: columns.
+        stride = (1, max(r.shape[0], 1))
+        p = self.Phantom(self.blank(tuple(r.shape), torch.int64, stride), kind)
         p._v = r
         if kind == "cuda":
             self.record(func, args, kwargs, p)
@@ -1572,7 +1666,7 @@ class DryRun:
                 del guard
         else:
             n = max(1, self.share(t.numel())) if t.numel() else 0
-            self.assumed("nonzero", self.assume["nonzero"], "how many distinct elements there are (share of all)")
+            self.assumed("nonzero", self.last_share, "how many distinct elements there are (share of all)")
             inverse = t.shape if func is not torch.ops.aten.unique_dim.default else (t.numel(),)
             guard = torch._C._DisableTorchDispatch()
             try:
@@ -1714,6 +1808,97 @@ class DryRun:
             del guard
         return r
 
+    def h_pack(self, func, args, kwargs, kind):
+        torch = self.torch
+        x, lengths, batch_first = args
+        lengths = [int(n) for n in lengths]
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            sizes = torch.tensor([sum(1 for n in lengths if n > t) for t in range(max(lengths))], dtype=torch.int64)
+        finally:
+            del guard
+        data = self.blank((sum(lengths),) + tuple(x.shape[2:]), x.dtype)
+        return self.record_plain(func, args, kwargs, kind, (data, sizes))
+
+    def h_nms(self, func, args, kwargs, kind):
+        torch = self.torch
+        boxes = args[0]
+        v = [self.value(x) if type(x) is self.Phantom else x for x in args[:2]]
+        n = boxes.shape[0]
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            if v[0] is not None and v[1] is not None:
+                keep = func(v[0], v[1], *args[2:])
+            else:
+                keep = torch.arange(self.share(n, "nms"), dtype=torch.int64)
+        finally:
+            del guard
+        if v[0] is None or v[1] is None:
+            self.assumed("nms", self.assume["nms"], "how many boxes non-maximum suppression keeps (share of all)")
+        p = self.Phantom(self.blank(tuple(keep.shape), torch.int64), kind)
+        p._v = keep
+        if kind == "cuda":
+            self.record(func, args, kwargs, p)
+        return p
+
+    def h_ctc(self, func, args, kwargs, kind):
+        torch = self.torch
+        x, targets, _, lengths = args[:4]
+        if targets.dim() == 2:
+            longest = targets.shape[1]
+        else:
+            v = lengths if isinstance(lengths, (list, tuple)) else self.value(lengths) if type(lengths) is self.Phantom else lengths
+            longest = max(int(n) for n in v) if v is not None and len(v) else 1
+        r = (self.blank((x.shape[1],), x.dtype), self.blank((x.shape[1], x.shape[0], 2 * longest + 1), x.dtype))
+        return self.record_plain(func, args, kwargs, kind, r)
+
+    def h_ctc_backward(self, func, args, kwargs, kind):
+        x = args[1]
+        return self.record_plain(func, args, kwargs, kind, self.blank(tuple(x.shape), x.dtype))
+
+    def h_grouped_mm(self, func, args, kwargs, kind):
+        a, b = args[:2]
+        offs = args[2] if len(args) > 2 else kwargs.get("offs")
+        m, n = a.shape[-2], b.shape[-1]
+        if a.dim() == 2 and b.dim() == 2:
+            shape = (offs.shape[0], m, n)
+        elif a.dim() == 3 and b.dim() == 3:
+            shape = (a.shape[0], m, n)
+        else:
+            shape = (m, n)
+        dtype = (args[4] if len(args) > 4 else kwargs.get("out_dtype")) or a.dtype
+        # Rows begin at multiples of 16 bytes.
+        per = max(16 // dtype.itemsize, 1)
+        row = -(-n // per) * per
+        stride = (m * row, row, 1) if len(shape) == 3 else (row, 1)
+        return self.record_plain(func, args, kwargs, kind, self.blank(shape, dtype, stride))
+
+    def h_logic(self, func, args, kwargs, kind):
+        """False and anything is False, True or anything is True."""
+        torch = self.torch
+        a, b = args[:2]
+        if not (type(a) is self.Phantom and type(b) is self.Phantom and a.dtype is torch.bool and b.dtype is torch.bool):
+            return _PASS
+        va, vb = self.value(a), self.value(b)
+        v = va if va is not None else vb
+        if v is None or (va is not None and vb is not None):
+            return _PASS
+        wanted = "_or" in func._schema.name
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            absorbs = bool((v == wanted).all())
+        finally:
+            del guard
+        if not absorbs:
+            return _PASS
+        r = self.execute(func, args, kwargs, kind, [a, b], value=False)
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            r._v = torch.full((), wanted).expand(r.shape)
+        finally:
+            del guard
+        return r
+
     def h_unscale(self, func, args, kwargs, kind):
         grads, found = args[0], args[1]
         for g in grads:
@@ -1830,6 +2015,18 @@ class DryRun:
             r[3] = torch.zeros((), dtype=torch.int64)
         finally:
             del guard
+        return self.record_plain(func, args, kwargs, kind, tuple(r))
+
+    def h_cudnn_attention(self, func, args, kwargs, kind):
+        r = list(self.kernel(func, args, kwargs))
+        if not args[4]:
+            r[1] = None
+        return self.record_plain(func, args, kwargs, kind, tuple(r))
+
+    def h_layer_norm_backward(self, func, args, kwargs, kind):
+        r = list(self.kernel(func, args, kwargs))
+        if r[0] is not None and not r[0].is_contiguous():
+            r[0] = self.blank(tuple(r[0].shape), r[0].dtype)
         return self.record_plain(func, args, kwargs, kind, tuple(r))
 
     def h_rms_norm(self, func, args, kwargs, kind):
@@ -1986,8 +2183,9 @@ class DryRun:
             return f
 
         for name in ("to.device", "to.dtype_layout"):
-            register(composite(name, to), "AutogradCUDA", "AutogradCPU")
-        register(composite("to.other", to_other), "AutogradCUDA", "AutogradCPU")
+            register(composite(name, to), "AutogradCUDA", "AutogradCPU", "AutogradMeta")
+        register(composite("to.other", to_other), "AutogradCUDA", "AutogradCPU", "AutogradMeta")
+        self.conversions = set(self.composites)
 
         def dropout(op, plain):
             def f(input, p, train):
@@ -2080,7 +2278,7 @@ class DryRun:
             def f(input, hx, w_ih, w_hh, b_ih=None, b_hh=None):
                 igates = torch.matmul(input, w_ih.t())
                 hgates = torch.matmul(hx[0], w_hh.t())
-                r = torch._thnn_fused_lstm_cell(igates, hgates, hx[1], b_ih, b_hh)
+                r = aten._thnn_fused_lstm_cell.default(igates, hgates, hx[1], b_ih, b_hh)
                 return r[0], r[1]
 
             return f
@@ -2089,7 +2287,7 @@ class DryRun:
             def f(input, hx, w_ih, w_hh, b_ih=None, b_hh=None):
                 igates = torch.matmul(input, w_ih.t())
                 hgates = torch.matmul(hx, w_hh.t())
-                return torch._thnn_fused_gru_cell(igates, hgates, hx, b_ih, b_hh)[0]
+                return aten._thnn_fused_gru_cell.default(igates, hgates, hx, b_ih, b_hh)[0]
 
             return f
 
@@ -2099,7 +2297,7 @@ class DryRun:
         def weight_norm(op, plain):
             def f(v, g, dim=0):
                 if dim == 0 or dim == v.dim() - 1:
-                    return torch._weight_norm_interface(v.contiguous(), g.contiguous(), dim)[0]
+                    return aten._weight_norm_interface.default(v.contiguous(), g.contiguous(), dim)[0]
                 return plain(v, g, dim)
 
             return f
@@ -2136,7 +2334,7 @@ class DryRun:
         """The device that C++ must see for `tensor.to(device)`."""
         phantom = type(tensor) is self.Phantom
         if device.type == "cuda":
-            if phantom and tensor._kind == "cuda":
+            if phantom and tensor._kind == "cuda" or not phantom and tensor.device.type == "cuda":
                 return self.meta
             return self.cuda0
         if device.type == "cpu" and phantom and tensor._kind == "cpu":
@@ -2411,7 +2609,7 @@ class DryRun:
                             at += w.numel()
                         weights = views
                     hx, cx = cast(hx, to, False), cast(cx, to, False)
-                    return op(cast(x, to, False), weights, stride0, buf, hx, cx, *rest)
+                    return op(cast(x, to, False), weights, stride0, buf.detach(), hx, cx, *rest)
 
             return f
 
@@ -2442,6 +2640,7 @@ class DryRun:
                     self.library.impl(short, make(op), "AutocastCUDA")
                 except Exception as e:
                     self.note("autocast of %s: %s" % (short, e))
+        self.casts = (exclude, key, cast, eligible)
         clear = torch.clear_autocast_cache
 
         def clear_autocast_cache():
@@ -2450,6 +2649,45 @@ class DryRun:
 
         torch.clear_autocast_cache = clear_autocast_cache
         # autocast leaves its region through this function, looked up in torch.
+
+    def install_torchvision(self):
+        """torchvision's own autocast kernels: float32 inside, the type of the
+        first argument outside."""
+        torch = self.torch
+        exclude, key, cast, eligible = self.casts
+        library = self.vision_library = torch.library.Library("torchvision", "IMPL")
+
+        def make(op, back):
+            def f(*args):
+                with exclude(key):
+                    r = op(*[cast(a, torch.float32, False) for a in args])
+                    return r.to(args[0].dtype) if back and isinstance(r, torch.Tensor) else r
+
+            return f
+
+        for name in ("nms", "roi_align", "deform_conv2d", "roi_pool", "ps_roi_align", "ps_roi_pool"):
+            try:
+                op = getattr(torch.ops.torchvision, name).default
+                if torch._C._dispatch_has_kernel_for_dispatch_key("torchvision::" + name, "AutocastCUDA"):
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")
+                        library.impl(name, make(op, name in ("roi_align", "deform_conv2d")), "AutocastCUDA")
+            except (AttributeError, RuntimeError):
+                pass
+
+    def watch_imports(self):
+        """Call install_torchvision once torchvision's operations are loaded."""
+        run = self
+
+        class Watch:
+            @staticmethod
+            def find_spec(name, path=None, target=None):
+                if name == "torchvision._meta_registrations" and not run.finished:
+                    sys.meta_path.remove(Watch)
+                    run.install_torchvision()
+                return None
+
+        sys.meta_path.insert(0, Watch)
 
     # What the program sees of CUDA.
 
@@ -2661,6 +2899,8 @@ class DryRun:
                 current_stream=cuda.current_stream,
                 set_stream=cuda.set_stream,
             )
+        if hasattr(torch._C, "_get_accelerator"):
+            torch._C._get_accelerator = lambda *_: torch.device("cuda")
         import torch.cuda.amp.common as common
 
         common.amp_definitely_not_available = lambda: False
@@ -2705,6 +2945,8 @@ class DryRun:
         self.patch_compile()
         self.patch_factories()
         self.patch_threads()
+        self.patch_ranks()
+        self.watch_imports()
         torch.backends.mha.set_fastpath_enabled(False) if hasattr(torch.backends, "mha") else None
         save = torch.save
 
@@ -3236,6 +3478,58 @@ class DryRun:
         if self.world_size > 1:
             self.fake_ranks()
 
+    def patch_ranks(self):
+        """Checks between ranks that compare numbers nobody sent."""
+        for name in ("torch.distributed.utils", "torch.nn.parallel.distributed"):
+            try:
+                module = importlib.import_module(name)
+                module._verify_param_shape_across_processes = lambda *_, **__: True
+            except Exception:
+                pass
+
+        # Tensors that wrap others (DTensor) are on the device of what they wrap;
+        # the engine must not ask the driver about it.
+        torch = self.torch
+        plain_wrapper = torch.Tensor._make_wrapper_subclass
+
+        def make_wrapper_subclass(cls, *args, **kwargs):
+            device = kwargs.get("device")
+            if device is not None and torch.device(device).type == "cuda":
+                kwargs["device"] = self.meta
+            return plain_wrapper(cls, *args, **kwargs)
+
+        torch.Tensor._make_wrapper_subclass = staticmethod(make_wrapper_subclass)
+        for name in ("torch.distributed.tensor", "torch.distributed._tensor"):
+            try:
+                dtensor = importlib.import_module(name).DTensor
+            except Exception:
+                continue
+            dtensor.device = property(lambda t: t._local_tensor.device)
+            dtensor.is_cuda = property(lambda t: t._local_tensor.is_cuda)
+            dtensor.is_meta = property(lambda t: t._local_tensor.is_meta)
+            break
+        # DDP asks its process group for the reduced bucket; a group that talks
+        # to nobody has none.
+        try:
+            import torch.distributed as dist
+
+            ddp = torch.nn.parallel.DistributedDataParallel
+        except (ImportError, AttributeError):
+            return
+        forward = ddp.forward
+
+        def reduced(state, bucket):
+            done = torch.futures.Future()
+            done.set_result(bucket.buffer().div_(state))
+            return done
+
+        def first(module, *args, **kwargs):
+            if not getattr(module, "_comm_hooks", None) and dist.get_backend(module.process_group) == "fake":
+                module.register_comm_hook(dist.get_world_size(module.process_group), reduced)
+            return forward(module, *args, **kwargs)
+
+        ddp.forward = first
+
     def fake_ranks(self):
         torch = self.torch
         run = self
@@ -3260,10 +3554,15 @@ class DryRun:
 
 
 class _Storage:
-    __slots__ = ("id", "size", "kind", "known", "desc", "ref", "born", "resizable")
+    __slots__ = ("id", "size", "kind", "known", "desc", "ref", "born")
 
     def __init__(self):
+        self.id, self.size, self.kind, self.known = -1, 0, "cuda", True
+        self.desc = {}
         self.born = False
+
+
+_NO_STORAGE = _Storage()
 
 
 _THIS = __file__
@@ -3300,6 +3599,10 @@ def _op_name(func):
 
 
 _PASS = object()
+# Functions that ask "is there more to do?": generation runs to its length.
+_GO_ON = ("_beam_search", "_beam_search_has_unfinished_sequences")
+# Functions that drop degenerate boxes: an untrained model makes none.
+_KEEPS_ALL = ("remove_small_boxes", "filter_proposals")
 _HEAVY = (
     "mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled", "native_layer_norm", "native_batch_norm", "cudnn", "_cudnn",
     "native_group_norm", "_fused", "_foreach", "native_dropout", "_thnn", "linalg", "_fft", "upsample", "max_pool", "avg_pool",
