@@ -1030,7 +1030,9 @@ class DryRun:
             name = func._schema.name
             if func._overloadname and func._overloadname != "default":
                 name += "." + func._overloadname
-            composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+            # CUDA has its own kernel for these few composites.
+            own = ("aten::_fused_rms_norm", "aten::mish_backward", "aten::silu_backward")
+            composite = name not in own and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
             write = [
                 (i, a.name) for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write
             ]
@@ -1048,6 +1050,28 @@ class DryRun:
             self.foreign_types[cls] = known
         return known
 
+    # No nested function here may call itself: the cycle between such a
+    # function and the variable that names it would keep tensors alive.
+
+    def collect(self, values, phantoms, reals):
+        """Sort the tensors among values; says when a tensor is of another kind."""
+        for v in values:
+            if isinstance(v, self.torch.Tensor):
+                if type(v) is self.Phantom:
+                    phantoms.append(v)
+                elif isinstance(v, self.fake_tensor):
+                    return "fake"
+                elif self.foreign(type(v)):
+                    return "foreign"
+                else:
+                    reals.append(v)
+            elif isinstance(v, (list, tuple)):
+                if v and not isinstance(v[0], (int, float, str)):
+                    other = self.collect(v, phantoms, reals)
+                    if other:
+                        return other
+        return None
+
     def dispatch(self, func, args, kwargs):
         torch = self.torch
         if self.in_kernel or torch._C._meta_in_tls_dispatch_include() or os.getpid() != self.pid:
@@ -1055,27 +1079,8 @@ class DryRun:
         if self.frees and not self.finished:
             self.drain()
         phantoms, reals = [], []
-        Phantom, Fake = self.Phantom, self.fake_tensor
-
-        def collect(values):
-            for v in values:
-                if isinstance(v, torch.Tensor):
-                    if type(v) is Phantom:
-                        phantoms.append(v)
-                    elif isinstance(v, Fake):
-                        return "fake"
-                    elif self.foreign(type(v)):
-                        return "foreign"
-                    else:
-                        reals.append(v)
-                elif isinstance(v, (list, tuple)):
-                    if v and not isinstance(v[0], (int, float, str)):
-                        other = collect(v)
-                        if other:
-                            return other
-            return None
-
-        other = collect(args) or (collect(kwargs.values()) if kwargs else None)
+        Phantom = self.Phantom
+        other = self.collect(args, phantoms, reals) or (self.collect(kwargs.values(), phantoms, reals) if kwargs else None)
         if other:
             # Fake tensors compute shapes for PyTorch itself; other subclasses
             # come back here with the tensors inside them.
@@ -1161,24 +1166,25 @@ class DryRun:
 
     def record(self, func, args, kwargs, r):
         new = []
-
-        def see(x):
-            if type(x) is self.Phantom:
-                if x.layout is self.torch.sparse_coo:
-                    for part in self.parts(x):
-                        see(part)
-                    return
-                rec = self.storage(x) if x.layout is self.torch.strided else None
-                if rec is not None and rec.born:
-                    rec.born = False
-                    if rec.id > 0:
-                        new.append(rec)
-            elif isinstance(x, (tuple, list)):
-                for y in x:
-                    see(y)
-
-        see(r)
+        self.see(r, new)
+        if new and func._schema.name in ("aten::new_zeros", "aten::zeros", "aten::zeros_like"):
+            self.last_zeros = new[0]
         self.emit(func, args, kwargs, r, new)
+
+    def see(self, x, new):
+        """Add the storages that x brings to new."""
+        if type(x) is self.Phantom:
+            if x.layout is self.torch.sparse_coo:
+                for part in self.parts(x):
+                    self.see(part, new)
+                return
+            rec = self.storage(x)
+            if rec.born:
+                rec.born = False
+                new.append(rec)
+        elif isinstance(x, (tuple, list)):
+            for y in x:
+                self.see(y, new)
 
     def parts(self, sparse):
         """Indices and values of a sparse tensor."""
@@ -1194,33 +1200,31 @@ class DryRun:
             del guard
         return out
 
+    def stand_in(self, v, keep):
+        """v with its host tensors replaced by tensors without memory."""
+        torch = self.torch
+        if isinstance(v, torch.Tensor):
+            if type(v) is self.Phantom or v.is_meta or v.layout is not torch.strided:
+                return v
+            m = torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=self.meta)
+            keep.append((m, v))
+            return m
+        if isinstance(v, (list, tuple)):
+            return type(v)([self.stand_in(x, keep) for x in v]) if type(v) in (list, tuple) else v
+        if isinstance(v, torch.device):
+            return self.meta
+        return v
+
     def kernel(self, func, args, kwargs):
         """Run func's shape function on phantoms and stand-ins of real tensors."""
         torch = self.torch
-        Phantom, meta = self.Phantom, self.meta
         keep = []
-
-        def stand_in(v):
-            if isinstance(v, torch.Tensor):
-                if type(v) is Phantom or v.is_meta:
-                    return v
-                m = torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=meta) if v.layout is torch.strided else v
-                keep.append((m, v))
-                return m
-            if isinstance(v, list):
-                return [stand_in(x) for x in v]
-            if isinstance(v, tuple):
-                return tuple(stand_in(x) for x in v)
-            if isinstance(v, torch.device):
-                return meta
-            return v
-
         self.in_kernel = True
         guard = torch._C._DisableTorchDispatch()
         torch._C._set_meta_in_tls_dispatch_include(True)
         try:
-            args = tuple(stand_in(a) for a in args)
-            kwargs = {k: stand_in(v) for k, v in kwargs.items() if k != "pin_memory"}
+            args = self.stand_in(args, keep)
+            kwargs = {k: self.stand_in(v, keep) for k, v in kwargs.items() if k != "pin_memory"}
             r = func(*args, **kwargs)
         finally:
             torch._C._set_meta_in_tls_dispatch_include(False)
@@ -1237,15 +1241,12 @@ class DryRun:
         torch = self.torch
         if value is not _PASS and value is not None:
             # All inputs are known, so the shape of the result is.
-            def shaped(v):
-                if isinstance(v, torch.Tensor):
-                    return self.blank(tuple(v.shape), v.dtype)
-                return type(v)(shaped(x) for x in v) if isinstance(v, (tuple, list)) else v
-
-            return shaped(value)
+            return self.shaped(value)
         from torch._decomp import decomposition_table
 
         decomposed = decomposition_table.get(func)
+        if decomposed is None and torch._C._dispatch_has_kernel_for_dispatch_key(_op_name(func), "CompositeImplicitAutograd"):
+            decomposed = func.decompose
         if decomposed is not None and isinstance(error, NotImplementedError):
             self.in_kernel = True
             guard = torch._C._DisableTorchDispatch()
@@ -1264,6 +1265,11 @@ class DryRun:
                 text += ": register a shape function for it (torch.library.register_fake)"
             raise self.refuse(text) from error
         raise error
+
+    def shaped(self, v):
+        if isinstance(v, self.torch.Tensor):
+            return self.blank(tuple(v.shape), v.dtype)
+        return type(v)([self.shaped(x) for x in v]) if isinstance(v, (tuple, list)) else v
 
     def blank(self, shape, dtype, stride=None):
         """A tensor without memory; not yet a phantom."""
@@ -1309,6 +1315,16 @@ class DryRun:
     def small(self, numel, dtype):
         return numel <= (1 << 22 if dtype.is_floating_point or dtype.is_complex else 1 << 22)
 
+    def real(self, v):
+        """v with phantoms replaced by their values."""
+        if isinstance(v, self.torch.Tensor):
+            return v._v if type(v) is self.Phantom else v
+        if type(v) in (list, tuple):
+            return type(v)([self.real(x) for x in v])
+        if isinstance(v, self.torch.device):
+            return self.cpu
+        return v
+
     def known_result(self, func, args, kwargs, phantoms, reals, random):
         torch = self.torch
         for p in phantoms:
@@ -1321,20 +1337,9 @@ class DryRun:
             if t.is_meta or not self.small(t.numel(), t.dtype):
                 return _PASS
 
-        def real(v):
-            if isinstance(v, torch.Tensor):
-                return v._v if type(v) is self.Phantom else v
-            if isinstance(v, list):
-                return [real(x) for x in v]
-            if isinstance(v, tuple):
-                return tuple(real(x) for x in v)
-            if isinstance(v, torch.device):
-                return self.cpu
-            return v
-
         guard = torch._C._DisableTorchDispatch()
         try:
-            r = func(*[real(a) for a in args], **{k: real(v) for k, v in kwargs.items() if k != "pin_memory"})
+            r = func(*self.real(args), **{k: self.real(v) for k, v in kwargs.items() if k != "pin_memory"})
         except Exception:
             return _PASS
         finally:
@@ -1461,6 +1466,8 @@ class DryRun:
     def make_handlers(self):
         torch = self.torch
         aten = torch.ops.aten
+        self.in_place = {}
+        self.last_zeros = None
         table = {
             aten._local_scalar_dense.default: self.h_item,
             aten.equal.default: self.h_equal,
@@ -1521,6 +1528,16 @@ class DryRun:
             packet, _, overload = name.partition(".")
             try:
                 table[getattr(getattr(aten, packet), overload)] = handler
+            except AttributeError:
+                pass
+        # Out of place for subclasses, in place for CUDA tensors (see h_in_place).
+        for name in ("index_add.default", "index_put.default", "scatter_add.default", "scatter.src", "scatter.value",
+                     "masked_scatter.default", "index_copy.default", "index_fill.int_Scalar", "masked_fill.Scalar"):  # fmt: skip
+            packet, _, overload = name.partition(".")
+            try:
+                op = getattr(getattr(aten, packet), overload)
+                self.in_place[op] = getattr(getattr(aten, packet + "_"), overload)
+                table.setdefault(op, self.h_in_place)
             except AttributeError:
                 pass
         # Of libraries that are not loaded yet, by name.
@@ -1634,9 +1651,24 @@ class DryRun:
             a, m = self.torch.broadcast_tensors(a, m)
             return self.torch.ops.aten.index.Tensor(a, [m])
 
+    def h_in_place(self, func, args, kwargs, kind):
+        """Backward formulas write into fresh zeros: in place, but not where a
+        subclass is involved, hence never here."""
+        a = args[0]
+        if self.torch._C._current_graph_task_id() == -1 or type(a) is not self.Phantom or self.storage(a) is not self.last_zeros:
+            return _PASS
+        self.last_zeros = None
+        with self.mode:
+            self.in_place[func](*args, **kwargs)
+        return a
+
     def h_index(self, func, args, kwargs, kind):
         """Masks among the indices become coordinates first, as on the GPU."""
         torch = self.torch
+        if func in self.in_place:
+            r = self.h_in_place(func, args, kwargs, kind)
+            if r is not _PASS:
+                return r
         indices = args[1]
         if not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
             return _PASS
@@ -2080,8 +2112,12 @@ class DryRun:
             t, b = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
             batch, rows = b, t * b
             shape = (b, t, out * directions) if batch_first else (t, b, out * directions)
-        gates = {2: 4, 3: 3}.get(mode, 1)
-        reserve = rows * hidden * directions * layers * (gates + 2) * x.element_size() if train else 0
+        # What cuDNN keeps for backward, read off 400 shapes on an H200.
+        reserve = 0
+        if train:
+            reserve = rows * hidden * directions * x.element_size() * (layers * {2: 5, 3: 6}.get(mode, 1) + layers - 1)
+            if dropout and layers > 1:
+                reserve += (layers - 1) * rows * hidden * directions * directions // 8 + 256
         if buf is None:
             buf = self.Phantom(self.blank((sum(w.numel() for w in weights),), x.dtype), kind)
         output = self.blank(shape, x.dtype)
@@ -2197,6 +2233,17 @@ class DryRun:
 
         register(composite("dropout", dropout), "AutogradCUDA")
 
+        def linear(op, plain):
+            def f(input, weight, bias=None):
+                if bias is not None and input.dim() > 2 and not input.is_contiguous():
+                    # C++ adds the bias in place, but not to a subclass.
+                    return torch.matmul(input, weight.t()).add_(bias)
+                return plain(input, weight, bias)
+
+            return f
+
+        register(composite("linear", linear), "AutogradCUDA")
+
         def softmax(kernel):
             def make(op, plain):
                 def f(self_, dim, dtype=None):
@@ -2251,7 +2298,7 @@ class DryRun:
                         x, hx, params, biases, layers, p, train, both, batch_first = args[:9]
                         sizes = []
                     h, c = (hx[0], hx[1]) if lstm else (hx, None)
-                    if x.dtype is torch.bfloat16:
+                    if x.dtype is torch.bfloat16 and self.gpu["major"] < 8:
                         return plain(*args, **kwargs)
                     proj = h.shape[2] if lstm and h.shape[2] != params[1].shape[1] * 0 + params[1].shape[0] // 4 else 0
                     hidden = params[1].shape[0] // {2: 4, 3: 3}.get(mode, 1)
@@ -2385,10 +2432,9 @@ class DryRun:
         if choice == "efficient":
             if attn_mask is not None:
                 n = attn_mask.shape[-1]
+                if any(s % 8 for s in attn_mask.stride()[:-1]) or attn_mask.stride(-1) != 1:
+                    attn_mask = torch.nn.functional.pad(attn_mask, (0, 8 - n % 8))[..., :n]
                 attn_mask = attn_mask.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-                if n % 16:
-                    padded = torch.nn.functional.pad(attn_mask, (0, 16 - n % 16))
-                    attn_mask = padded[..., :n]
             return aten._scaled_dot_product_efficient_attention(
                 q, k, v, attn_mask, lse, dropout_p, is_causal, scale=scale
             )[0]
@@ -2412,7 +2458,7 @@ class DryRun:
         grad = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
         same_heads = q.shape[1] == k.shape[1] == v.shape[1]
         same_batch = q.shape[0] == k.shape[0] == v.shape[0]
-        last = all(t.stride(-1) == 1 for t in (q, k, v))
+        last = all(t.stride(-1) == 1 or t.shape[-1] == 1 for t in (q, k, v, mask) if t is not None)
         mask_grad = mask is not None and mask.requires_grad
 
         def cudnn():
@@ -2592,6 +2638,26 @@ class DryRun:
 
             return f
 
+        class flatten(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, to, *weights):
+                ctx.types = [w.dtype for w in weights]
+                buf = torch.empty(sum(w.numel() for w in weights), dtype=to, device=self.cuda0)
+                views, at = [], 0
+                for w in weights:
+                    piece = buf[at : at + w.numel()].view(w.shape)
+                    piece.copy_(w)
+                    views.append(piece)
+                    at += w.numel()
+                ctx.mark_non_differentiable(buf)
+                ctx.set_materialize_grads(False)
+                return (buf, *views)
+
+            @staticmethod
+            def backward(ctx, _, *grads):
+                out = [g if g is None else g.to(t) for g, t in zip(grads[::-1], ctx.types[::-1])]
+                return (None, *out[::-1])
+
         def cudnn_rnn(op):
             def f(x, weights, stride0, buf, hx, cx, *rest):
                 with exclude(key):
@@ -2599,17 +2665,9 @@ class DryRun:
                     if eligible(weights[0]) and weights[0].dtype is not to:
                         # One buffer in the lower precision; the weights are
                         # views of it.
-                        n = sum(w.numel() for w in weights)
-                        buf = torch.zeros(n, dtype=to, device=self.cuda0)
-                        views, at = [], 0
-                        for w in weights:
-                            piece = buf[at : at + w.numel()].view(w.shape)
-                            piece.copy_(w)
-                            views.append(piece)
-                            at += w.numel()
-                        weights = views
+                        buf, *weights = flatten.apply(to, *weights)
                     hx, cx = cast(hx, to, False), cast(cx, to, False)
-                    return op(cast(x, to, False), weights, stride0, buf.detach(), hx, cx, *rest)
+                    return op(cast(x, to, False), list(weights), stride0, buf.detach() if buf is not None else None, hx, cx, *rest)
 
             return f
 
@@ -2868,6 +2926,7 @@ class DryRun:
                 m.is_available = lambda: True
                 m.version = lambda: run.cudnn_version
                 m.is_acceptable = lambda t: getattr(t, "_kind", "") == "cuda" and torch.backends.cudnn.enabled and t.dtype in (
+                    torch.bfloat16,
                     torch.float16,
                     torch.float32,
                     torch.float64,
