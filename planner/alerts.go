@@ -202,16 +202,14 @@ func AlertNames() [][2]string {
 func CheckJobs(ctx context.Context, alerts []Alert, jobs []Case, c Candidate) ([]Alert, error) {
 	var fired []Alert
 	for _, j := range jobs {
-		cfg := j.Config()
 		if c.spec != nil {
-			cfg.Policy = c.spec
+			j.Policy = c.spec
 		}
-		cfg.Detail = true
-		res, err := sim.Run(ctx, j.Trace, cfg)
+		res, err := Replay(ctx, &j, true)
 		if err != nil {
 			return nil, err
 		}
-		fired = append(fired, Check(alerts, res)...)
+		fired = append(fired, Check(alerts, res.Result)...)
 	}
 	return fired, nil
 }

@@ -285,7 +285,7 @@ func newCapacityPlan(jobs []Case, opts PlanOptions) *capacityPlan {
 	p := &capacityPlan{opts: opts}
 	for _, j := range jobs {
 		j.Machine = sim.Machine{}
-		p.jobs = append(p.jobs, j)
+		p.jobs = append(p.jobs, j.Worlds()...)
 	}
 	return p
 }

@@ -162,6 +162,11 @@ func (c *Case) recordedRules(spec *policies.Spec) bool {
 // program's own, and not a guess: garbage collection works only below one.
 func (c *Case) limitKnown() bool {
 	m := c.Trace.Meta
+	if c.Recovered != nil && len(c.Recovered.Explanations) == 1 {
+		if e := c.Recovered.Explanations[0]; e.Known && e.Kind == recovery.KindFraction && c.Machine.Limit > 0 {
+			return true
+		}
+	}
 	return c.Machine.Fraction > 0 || m.Fraction > 0 || m.Sidecar && c.Machine.Limit > 0 || c.Recovered == nil && c.Machine.Limit > 0
 }
 

@@ -33,7 +33,8 @@ type ColocatedJob struct {
 type Colocation struct {
 	Fits bool `json:"fits"`
 	// UsedPeak is the most bytes that all processes took at once, overhead
-	// included; SumOfPeaks what they would take if each had its peak at once.
+	// included; SumOfPeaks what they would take if each had its peak at once,
+	// with room for that.
 	UsedPeak   int64          `json:"used_peak"`
 	SumOfPeaks int64          `json:"sum_of_peaks"`
 	Capacity   int64          `json:"capacity"`
@@ -77,7 +78,13 @@ func Colocate(ctx context.Context, jobs []Case, o ColocateOptions) (*Colocation,
 	for i, r := range res.Jobs {
 		peak := r.Stats.ReservedBytes[policies.All].Peak
 		out.Fits = out.Fits && r.Completed
-		out.SumOfPeaks += peak
+		// What each would take alone, with all the room it wants: a run that was
+		// cut short by the others says nothing about that.
+		alone, err := sim.Run(ctx, jobs[i].Trace, jobs[i].On(jobs[i].Policy, sim.Machine{Total: o.Capacity}))
+		if err != nil {
+			return nil, err
+		}
+		out.SumOfPeaks += alone.Stats.ReservedBytes[policies.All].Peak
 		out.Jobs = append(out.Jobs, ColocatedJob{
 			Source: jobs[i].Trace.Source, Completed: r.Completed, ReservedPeak: peak,
 			NumAllocRetries: r.Stats.NumAllocRetries, NumOOMs: r.Stats.NumOOMs, DelayUS: shared[i].DelayUS,

@@ -44,6 +44,13 @@ type Evidence struct {
 // Complete reports that nothing is missing.
 func (e *Evidence) Complete() bool { return len(e.Missing) == 0 }
 
+// open notes that the recording fits several explanations.
+func (e *Evidence) open() {
+	if e.Level == LevelRecorded || e.Level == LevelModelled {
+		e.Level = LevelAssumed
+	}
+}
+
 // why is what is missing as a clause.
 func (e *Evidence) why() string { return strings.Join(e.Missing, " ") }
 

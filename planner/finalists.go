@@ -137,7 +137,7 @@ func (t *tuner) sample(ctx context.Context, list []*Candidate) error {
 		s.orders = make([][]*sim.Result, len(t.jobs))
 		for i := range t.jobs {
 			cfg := t.config(i, c)
-			orders := sim.SpanRuns(t.jobs[i].Trace, cfg, c.perTrace[i])
+			orders := sim.SpanRuns(t.jobs[i].Trace, cfg, c.perTrace[i], sim.SpanOrders)
 			s.orders[i] = make([]*sim.Result, len(orders))
 			for k, cfg := range orders {
 				runs = append(runs, func(ctx context.Context, r *sim.Runner) (err error) {

@@ -599,12 +599,12 @@ func TestSumOfTraces(t *testing.T) {
 		return r
 	}
 	c := Candidate{perTrace: []*sim.Result{result(80, 60, 1, 0, true), result(70, 65, 2, 1, true)}}
-	c.sum()
+	c.sum([]int{0, 1})
 	if c.ReservedPeak != 80 || c.AllocatedPeak != 65 || c.NumAllocRetries != 3 || c.NumOOMs != 1 || c.Driver.Mallocs != 20 || c.Driver.StallUS != 200 || !c.Completed || c.Utilization != 65.0/80 {
 		t.Errorf("%+v", c)
 	}
 	c = Candidate{perTrace: []*sim.Result{result(1, 1, 0, 0, true), result(1, 1, 0, 0, false)}}
-	if c.sum(); c.Completed {
+	if c.sum([]int{0, 1}); c.Completed {
 		t.Error("completes although one of its traces does not")
 	}
 }

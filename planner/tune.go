@@ -178,7 +178,8 @@ type Modelled struct {
 // When ctx ends during the search, the best so far is returned with a note.
 func Tune(ctx context.Context, jobs []Case, opts TuneOptions) (*Tuning, error) {
 	started := time.Now()
-	t := &tuner{jobs: jobs, opts: opts, seen: make(map[conf.Config]bool), byEffect: make(map[effect]*Candidate), iters: -1}
+	t := &tuner{opts: opts, seen: make(map[conf.Config]bool), byEffect: make(map[effect]*Candidate), iters: -1}
+	t.jobs, t.of = worldsOf(jobs)
 	if err := t.prepare(); err != nil {
 		return nil, err
 	}
@@ -206,6 +207,9 @@ type tuner struct {
 	machines []sim.Machine // of the jobs, as they are now
 	room     int64         // 0 = unlimited
 	done     int64
+	// of is the case that each of jobs is a world of: a recording that fits
+	// several explanations is among jobs once for each.
+	of []int
 	part     bool // the beginning of a job's recording is missing
 	modelled *Modelled
 	iters    int // iterations of all traces; -1 = not counted yet
@@ -354,8 +358,10 @@ func (t *tuner) model(ctx context.Context) error {
 			return err
 		}
 		m.ReservedPeak = max(m.ReservedPeak, res.Stats.ReservedBytes[policies.All].Peak)
-		m.NumAllocRetries += res.Stats.NumAllocRetries
-		m.NumOOMs += res.Stats.NumOOMs
+		if t.first(i) {
+			m.NumAllocRetries += res.Stats.NumAllocRetries
+			m.NumOOMs += res.Stats.NumOOMs
+		}
 	}
 	t.modelled = m
 	return nil
@@ -487,7 +493,7 @@ func (t *tuner) simulate(ctx context.Context, r *sim.Runner, c *Candidate, again
 	for i := range t.jobs {
 		cfg := t.config(i, c)
 		cfg.MaxReserved = c.ceiling
-		if !against.none() {
+		if !against.none() && !t.open() {
 			cfg.GiveUp = func(p sim.Progress) bool {
 				c.lostTo = against.beats(c, before.and(p))
 				return c.lostTo != nil
@@ -507,27 +513,49 @@ func (t *tuner) simulate(ctx context.Context, r *sim.Runner, c *Candidate, again
 		Conf: c.Conf, Options: c.Options, Limits: c.Limits, Approximate: c.Approximate,
 		config: c.config, plain: c.plain, spec: c.spec, ceiling: c.ceiling, perTrace: results, lostTo: c.lostTo, lostAs: c.lostAs, lostWith: c.lostWith,
 	}
-	c.sum()
+	c.sum(t.of)
 	return nil
 }
 
-// sum makes the candidate's figures from those of its traces.
-func (c *Candidate) sum() {
+// open reports that a recording fits several explanations.
+func (t *tuner) open() bool { return len(t.of) > 0 && t.of[len(t.of)-1] < len(t.of)-1 }
+
+// first reports that a job is the first world of its case.
+func (t *tuner) first(job int) bool { return job == 0 || job >= len(t.of) || t.of[job] != t.of[job-1] }
+
+// sum makes the candidate's figures from those of its traces: of the worlds of
+// one case (of names the case of each trace) the worst.
+func (c *Candidate) sum(of []int) {
 	c.Completed = true
-	for _, res := range c.perTrace {
+	var worst Candidate // of the worlds of the present case
+	add := func() {
+		c.NumAllocRetries += worst.NumAllocRetries
+		c.NumOOMs += worst.NumOOMs
+		c.Driver.Mallocs += worst.Driver.Mallocs
+		c.Driver.Frees += worst.Driver.Frees
+		c.Driver.Maps += worst.Driver.Maps
+		c.Driver.Unmaps += worst.Driver.Unmaps
+		c.Driver.StallUS += worst.Driver.StallUS
+		worst = Candidate{}
+	}
+	for i, res := range c.perTrace {
 		f := figures(res)
+		if i > 0 && (i >= len(of) || of[i] != of[i-1]) {
+			add()
+		}
 		c.Completed = c.Completed && f.Completed
 		c.Stopped = c.Stopped || res.Stopped
 		c.ReservedPeak = max(c.ReservedPeak, f.ReservedPeak)
 		c.AllocatedPeak = max(c.AllocatedPeak, f.AllocatedPeak)
-		c.NumAllocRetries += f.NumAllocRetries
-		c.NumOOMs += f.NumOOMs
-		c.Driver.Mallocs += f.Driver.Mallocs
-		c.Driver.Frees += f.Driver.Frees
-		c.Driver.Maps += f.Driver.Maps
-		c.Driver.Unmaps += f.Driver.Unmaps
-		c.Driver.StallUS += f.Driver.StallUS
+		worst.NumAllocRetries = max(worst.NumAllocRetries, f.NumAllocRetries)
+		worst.NumOOMs = max(worst.NumOOMs, f.NumOOMs)
+		worst.Driver.Mallocs = max(worst.Driver.Mallocs, f.Driver.Mallocs)
+		worst.Driver.Frees = max(worst.Driver.Frees, f.Driver.Frees)
+		worst.Driver.Maps = max(worst.Driver.Maps, f.Driver.Maps)
+		worst.Driver.Unmaps = max(worst.Driver.Unmaps, f.Driver.Unmaps)
+		worst.Driver.StallUS = max(worst.Driver.StallUS, f.Driver.StallUS)
 	}
+	add()
 	if c.ReservedPeak > 0 {
 		c.Utilization = float64(c.AllocatedPeak) / float64(c.ReservedPeak)
 	}

@@ -51,15 +51,32 @@ func (t *tuner) answer(ctx context.Context) *Tuning {
 			f.Best.Conf = best.Conf
 		}
 		out.PerTrace = append(out.PerTrace, f)
+		if !t.first(i) {
+			continue
+		}
 		out.Notes = append(out.Notes, t.jobs[i].Trace.Notes...)
 		if rec := t.jobs[i].Recovered; rec != nil {
 			out.Notes = append(out.Notes, rec.Inferred...)
 		}
 	}
 	out.Modelled = t.modelled
+	if t.open() {
+		out.Evidence.open()
+		for _, c := range []*Candidate{baseline, best} {
+			var worlds []World
+			for i, r := range c.perTrace {
+				worlds = append(worlds, NewWorld(&t.jobs[i], r))
+			}
+			if d := Differ(worlds); d != "" && len(t.jobs) == len(worlds) && t.of[len(t.of)-1] == 0 {
+				out.Notes = append(out.Notes, name(c)+": "+d+" The figures are the worst of them.")
+			}
+		}
+	}
 	t.verdict(out, baseline, best)
 	for i := range t.jobs {
-		out.Notes = append(out.Notes, caveats(&t.jobs[i])...)
+		if t.first(i) {
+			out.Notes = append(out.Notes, caveats(&t.jobs[i])...)
+		}
 	}
 	for i := range t.jobs[1:] {
 		j := &t.jobs[i+1]
@@ -115,8 +132,10 @@ func (t *tuner) iterations() int {
 	if t.iters < 0 {
 		t.iters = 0
 		for i := range t.jobs {
-			it := inspect.FindIterations(t.jobs[i].Trace)
-			t.iters += it.Count()
+			if t.first(i) {
+				it := inspect.FindIterations(t.jobs[i].Trace)
+				t.iters += it.Count()
+			}
 		}
 	}
 	return t.iters

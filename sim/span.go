@@ -26,10 +26,11 @@ type Span struct {
 	CompletedAll bool `json:"completed_all"`
 }
 
-// SampleSpan runs a configuration under SpanOrders random orders and the
+// SampleSpan runs a configuration under so many random orders (SpanOrders, for
+// most) and the
 // driver model. workers ≤ 0 means one for each processor; the result does not
 // depend on it.
-func SampleSpan(ctx context.Context, tr *traces.Trace, cfg Config, workers int) (*Span, error) {
+func SampleSpan(ctx context.Context, tr *traces.Trace, cfg Config, orders, workers int) (*Span, error) {
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
@@ -38,14 +39,14 @@ func SampleSpan(ctx context.Context, tr *traces.Trace, cfg Config, workers int) 
 	if err != nil {
 		return nil, err
 	}
-	orders := SpanRuns(tr, cfg, first)
+	runs := SpanRuns(tr, cfg, first, orders)
 	if first.Policy != cfg.Policy {
 		// Prepared once, for the trace's own order (see Runner.Run).
-		for k := range orders {
-			orders[k].Policy, orders[k].StartOrder = first.Policy, 0
+		for k := range runs {
+			runs[k].Policy, runs[k].StartOrder = first.Policy, 0
 		}
 	}
-	results := make([]*Result, len(orders))
+	results := make([]*Result, len(runs))
 	var next atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
 	for range workers {
@@ -53,10 +54,10 @@ func SampleSpan(ctx context.Context, tr *traces.Trace, cfg Config, workers int) 
 			var r Runner
 			for {
 				k := int(next.Add(1)) - 1
-				if k >= len(orders) {
+				if k >= len(runs) {
 					return nil
 				}
-				res, err := r.Run(ctx, tr, orders[k])
+				res, err := r.Run(ctx, tr, runs[k])
 				if err != nil {
 					return err
 				}
@@ -77,12 +78,12 @@ func SampleSpan(ctx context.Context, tr *traces.Trace, cfg Config, workers int) 
 // nothing but the addresses that it returns. So it is with expandable
 // segments, which map memory into reservations; where these lie is not drawn.
 // A start that is allocated afresh has orders of its own.
-func SpanRuns(tr *traces.Trace, cfg Config, first *Result) []Config {
+func SpanRuns(tr *traces.Trace, cfg Config, first *Result, orders int) []Config {
 	rebuilt := tr.StartEvents > 1 && !(cfg.FromStart && tr.Start != nil)
 	if first.Driver.Mallocs == 0 && cfg.Device == nil && !rebuilt {
 		return nil
 	}
-	runs := make([]Config, SpanOrders)
+	runs := make([]Config, orders)
 	for k := range runs {
 		runs[k] = cfg.Order(uint64(k + 1))
 		runs[k].Detail, runs[k].Brief = false, true

@@ -37,7 +37,7 @@ func TestSpanOfExpandable(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if runs := sim.SpanRuns(rec.Trace, cfg, want); (len(runs) == 0) != (options != "") {
+				if runs := sim.SpanRuns(rec.Trace, cfg, want, sim.SpanOrders); (len(runs) == 0) != (options != "") {
 					t.Errorf("%s under %q: %d orders to run", name, options, len(runs))
 				}
 				var r sim.Runner

@@ -150,6 +150,9 @@ type Meta struct {
 	// Sidecar reports that a sidecar file was read, so that Conf, Fraction and
 	// the trace's EmptyCache events are complete facts and not guesses.
 	Sidecar bool
+	// Ranks is the number of processes of the job, of which this is one; 0
+	// when unknown.
+	Ranks int
 	// DeviceName is such as "NVIDIA H200"; empty when unknown.
 	DeviceName string
 	// DeviceTotal is the device's bytes as the CUDA runtime reports them; 0

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -59,21 +60,25 @@ segments.`,
 			}
 			bar := a.progress("simulating", "runs")
 			defer bar.Done()
-			var runner sim.Runner
 			var docs []*sim.Document
-			cfg := c.Config()
-			cfg.Detail = true
 			for i, spec := range specs {
-				cfg.Policy = spec
-				res, err := runner.Run(cmd.Context(), c.Trace, cfg)
+				under := *c
+				under.Policy = spec
+				run, err := planner.Replay(cmd.Context(), &under, true)
 				if err != nil {
 					return err
 				}
-				doc := res.Document()
+				doc := run.Result.Document()
 				doc.Bound = c.Need()
 				doc.Notes = append(doc.Notes, c.Recovered.Inferred...)
+				if d := planner.Differ(run.Worlds); d != "" {
+					doc.Notes = append(doc.Notes, spec.String()+": "+d+" This is the one that needs most.")
+				}
 				docs = append(docs, doc)
 				bar.Set(int64(i+1), int64(len(specs)))
+			}
+			if e := c.Evidence(); !e.Complete() {
+				docs[0].Notes = append(docs[0].Notes, strings.Join(e.Missing, " ")+" Under another than the recorded setting the figures are the least. "+e.Record)
 			}
 			return a.showCompare(docs, c.Need())
 		},

@@ -20,6 +20,9 @@ import (
 // demands that no two answers contradict each other and none contradicts the
 // whole recording. The relations stand in docs/accuracy.md.
 //
+// By default only some recordings are asked about; ALLOCSIM_LONG=1 takes all but
+// the longest at three sizes, ALLOCSIM_LONG=2 all at ten.
+//
 // The searches are given small budgets: what they find differs then, but not
 // whether the commands agree on it.
 func TestConsistency(t *testing.T) {
@@ -27,25 +30,27 @@ func TestConsistency(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no bundled recordings: %v", err)
 	}
-	long := os.Getenv("ALLOCSIM_LONG") != ""
+	// The whole takes half an hour, so it is for those who ask for it.
+	sizes, every, longest := 3, 6, 6_000
+	switch os.Getenv("ALLOCSIM_LONG") {
+	case "":
+	case "1":
+		every, longest = 1, 12_000
+	default:
+		sizes, every, longest = 10, 1, math.MaxInt
+	}
 	for k, f := range files {
 		tr := formatstest.Load(t, f)
 		switch {
 		case len(tr.Pools) > 1 || tr.Start != nil || len(tr.Events) == 0:
 			continue // private pools are not written back; cut already
-		case testing.Short() && k%6 != 0, len(tr.Events) > 12_000 && !long:
-			continue // the longest take minutes and show nothing else
+		case k%every != 0, len(tr.Events) > longest:
+			continue
 		}
 		name := strings.TrimSuffix(filepath.Base(f), ".pickle.zst")
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := &suite{t: t, dir: t.TempDir(), sidecar: strings.TrimSuffix(f, ".pickle.zst") + ".json"}
-			// Everywhere at ten sizes takes ten minutes, so it is for those who
-			// ask for it.
-			sizes := 3
-			if long {
-				sizes = 10
-			}
 			whole := s.write("whole", tr, -1)
 			truth := s.replay(whole)
 			s.exact(whole)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 
 	_ "allocsim/policies/all"
@@ -54,11 +55,31 @@ func (i *interrupted) code() int {
 	return exitInterrupted
 }
 
+// joinCounts makes "--span 40" "--span=40": the number is optional, so that the
+// flag alone takes none, but people write it both ways.
+func joinCounts(args []string) []string {
+	var out []string
+	for i := 0; i < len(args); i++ {
+		a := args[i]
+		if a == "--" {
+			return append(out, args[i:]...)
+		}
+		if a == "--span" && i+1 < len(args) {
+			if _, err := strconv.Atoi(args[i+1]); err == nil {
+				i++
+				a += "=" + args[i]
+			}
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
 // run is the whole program with its surroundings as arguments.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	out := &checked{Writer: stdout}
 	root := newRoot(stdin, out, stderr)
-	root.SetArgs(args)
+	root.SetArgs(joinCounts(args))
 	err := root.ExecuteContext(ctx)
 	if out.err != nil && (err == nil || errors.Is(err, errNo)) {
 		err = fmt.Errorf("the output is not whole: %w", out.err)

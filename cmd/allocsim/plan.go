@@ -22,7 +22,8 @@ func newPlan(a *app) *cobra.Command {
 	env := &environment{a: a}
 	var opts planner.PlanOptions
 	var mig, colocate, worst, all bool
-	var overhead sizeFlag
+	var overhead, nccl sizeFlag
+	var ranks int
 	var prices string
 	var failOn []string
 	cmd := &cobra.Command{
@@ -48,6 +49,9 @@ them on one card at the same time. Exit code 1 when the card asked for
 			}
 			if env.fracSet {
 				return errors.New("plan judges whole devices, so --memory-fraction does not apply; give --capacity with the part that the job may take")
+			}
+			if ranks < 0 {
+				return fmt.Errorf("--ranks %d: give the number of processes of the job, 1 or more", ranks)
 			}
 			if err := checkSearch(cmd, &opts.Tune); err != nil {
 				return err
@@ -89,6 +93,7 @@ them on one card at the same time. Exit code 1 when the card asked for
 				}
 			}
 			opts.Tune.Version = env.version(jobs[0].Trace)
+			opts.Besides = besides(jobs, ranks, nccl)
 			bar := a.progress("planning", "runs")
 			opts.Tune.Progress = bar.Set
 			res, err := planner.Plan(cmd.Context(), jobs, opts)
@@ -118,6 +123,10 @@ them on one card at the same time. Exit code 1 when the card asked for
 	}
 	env.addDevice(cmd)
 	f := cmd.Flags()
+	// A plan is about whole devices; a fraction of one is a capacity.
+	cobra.CheckErr(f.MarkHidden("memory-fraction"))
+	f.IntVar(&ranks, "ranks", 0, "processes `N` of the job, one a card: with several, each card also holds NCCL's buffers (default: as recorded)")
+	f.Var(&nccl, "nccl", "what NCCL takes of each card (default: 1 to 3 GiB where there are several ranks)")
 	f.StringVar(&env.conf, "conf", "", "the configuration `STRING` set now (default: as recorded)")
 	f.BoolVar(&all, "all", false, "list every card, not only those near the need")
 	f.BoolVar(&mig, "mig", false, "also judge the MIG slices of each card")
@@ -129,6 +138,25 @@ them on one card at the same time. Exit code 1 when the card asked for
 	f.IntVar(&opts.Tune.Workers, "workers", 0, "`N` parallel simulations (default: one a processor)")
 	addFailOn(cmd, &failOn)
 	return cmd
+}
+
+// besides is what each process takes of a card besides its allocator and its
+// context: NCCL, where the job has several ranks.
+func besides(jobs []planner.Case, ranks int, nccl sizeFlag) []gpus.Share {
+	for _, j := range jobs {
+		if ranks == 0 {
+			ranks = j.Trace.Meta.Ranks
+		}
+	}
+	share := gpus.NCCL
+	if nccl != 0 {
+		share.Low, share.High = int64(nccl), int64(nccl)
+		ranks = max(ranks, 2)
+	}
+	if ranks < 2 {
+		return nil
+	}
+	return []gpus.Share{share}
 }
 
 // checkJobs runs the jobs as the flags describe them and returns the alerts

@@ -406,7 +406,7 @@ func (c *canvas) compare() (plots.Figure, error) {
 		if res.Completed {
 			cfg := c.Config()
 			cfg.Policy = v.spec
-			span, err := sim.SampleSpan(c.ctx, c.Trace, cfg, 0)
+			span, err := sim.SampleSpan(c.ctx, c.Trace, cfg, sim.SpanOrders, 0)
 			if err != nil {
 				return nil, err
 			}

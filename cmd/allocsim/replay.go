@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -14,7 +16,7 @@ import (
 
 func newReplay(a *app) *cobra.Command {
 	env := &environment{a: a}
-	var span bool
+	var span int
 	var failOn []string
 	cmd := &cobra.Command{
 		Use:        "replay TRACE",
@@ -34,6 +36,9 @@ memory limit. --capacity, --gpu, --conf and --policy change one thing each.`,
 			if err := env.parse(cmd); err != nil {
 				return err
 			}
+			if span < 0 {
+				return fmt.Errorf("--span %d: give the number of orders to try, such as %d", span, sim.SpanOrders)
+			}
 			alerts, err := planner.ParseAlerts(failOn)
 			if err != nil {
 				return err
@@ -42,31 +47,44 @@ memory limit. --capacity, --gpu, --conf and --policy change one thing each.`,
 			if err != nil {
 				return err
 			}
-			cfg := c.Config()
-			cfg.Detail = true
-			res, err := sim.Run(cmd.Context(), c.Trace, cfg)
+			run, err := planner.Replay(cmd.Context(), c, true)
 			if err != nil {
 				return err
 			}
-			doc := res.Document()
+			doc := &replayed{Document: run.Result.Document(), Evidence: c.Evidence(), Explanations: run.Worlds}
 			doc.Bound = c.Need()
 			doc.Notes = append(doc.Notes, c.Recovered.Inferred...)
-			if span {
-				if doc.Span, err = sim.SampleSpan(cmd.Context(), c.Trace, cfg, 0); err != nil {
+			if d := planner.Differ(run.Worlds); d != "" {
+				doc.Notes = append(doc.Notes, d+" This is the one that needs most.")
+			}
+			if span > 0 {
+				if doc.Span, err = sim.SampleSpan(cmd.Context(), run.Case.Trace, run.Case.Config(), span, 0); err != nil {
 					return err
 				}
+				doc.orders = span
 			}
-			if err := a.showReplay(doc, res); err != nil {
+			if err := a.showReplay(doc, run.Result); err != nil {
 				return err
 			}
-			return a.fired(planner.Check(alerts, res))
+			return a.fired(planner.Check(alerts, run.Result))
 		},
 	}
 	env.addPolicy(cmd)
 	env.addDevice(cmd)
-	cmd.Flags().BoolVar(&span, "span", false, "also the range over 40 orders in which the driver may place segments")
+	cmd.Flags().IntVar(&span, "span", 0, "also the range over `N` orders in which the driver may place segments")
+	cmd.Flags().Lookup("span").NoOptDefVal = strconv.Itoa(sim.SpanOrders)
 	addFailOn(cmd, &failOn)
 	return cmd
+}
+
+// replayed is the JSON of replay.
+type replayed struct {
+	*sim.Document
+	Evidence planner.Evidence `json:"evidence"`
+	// Explanations are the runs under each explanation of the recording.
+	Explanations []planner.World `json:"explanations"`
+
+	orders int // of Span
 }
 
 // addFailOn adds --fail-on.
@@ -85,7 +103,7 @@ func (a *app) fired(alerts []planner.Alert) error {
 	return nil
 }
 
-func (a *app) showReplay(doc *sim.Document, res *sim.Result) error {
+func (a *app) showReplay(doc *replayed, res *sim.Result) error {
 	if a.json {
 		return a.printJSON(doc)
 	}
@@ -96,7 +114,13 @@ func (a *app) showReplay(doc *sim.Document, res *sim.Result) error {
 	if !res.Completed {
 		verdict = fmt.Sprintf("out of memory, %s", plural.Of(int(max(res.Stats.NumOOMs, int64(len(doc.OOMs)))), "time"))
 	}
+	if doc.Evidence.Level == planner.LevelPart {
+		verdict = "in the part recorded: " + verdict
+	}
 	a.printf("%s under %s\n\n", a.strong(verdict), res.Policy)
+	if !doc.Evidence.Complete() {
+		a.printf("%s\n\n", wrap(strings.Join(doc.Evidence.Missing, " ")+" "+doc.Evidence.Record, 80, ""))
+	}
 	s := &res.Stats
 	t := table.New("", ">peak", ">at the end")
 	row := func(name string, st *policies.StatArray) {
@@ -126,7 +150,7 @@ func (a *app) showReplay(doc *sim.Document, res *sim.Result) error {
 	t.Row("retries, OOMs", fmt.Sprintf("%d, %d", s.NumAllocRetries, s.NumOOMs))
 	if sp := doc.Span; sp != nil {
 		t.Row("span", fmt.Sprintf("reserved peak %s … %s, retries %d … %d", size(sp.ReservedPeak[0]), size(sp.ReservedPeak[1]), sp.NumAllocRetries[0], sp.NumAllocRetries[1]))
-		t.Row("", fmt.Sprintf("over %d orders in which the driver may place segments", sim.SpanOrders))
+		t.Row("", fmt.Sprintf("over %d orders in which the driver may place segments", doc.orders))
 	}
 	if err := a.print(t); err != nil {
 		return err

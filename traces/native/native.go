@@ -346,6 +346,7 @@ func pairsOf(t *traces.Trace, declareStacks bool) []pair {
 	if m.Sidecar {
 		add("sidecar", "true")
 	}
+	addInt("ranks", int64(m.Ranks))
 	addText("device_name", m.DeviceName)
 	addInt("device_total", m.DeviceTotal)
 	addInt("peak_reserved", m.PeakReserved)
@@ -503,6 +504,8 @@ func (m *metadata) set(k, v string) error {
 		if m.meta.Sidecar, err = strconv.ParseBool(v); err != nil {
 			err = fmt.Errorf("%q is neither true nor false", short(v))
 		}
+	case "ranks":
+		m.meta.Ranks = int(num(0))
 	case "device_name":
 		m.meta.DeviceName = v
 	case "device_total":

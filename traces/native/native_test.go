@@ -149,6 +149,7 @@ func genTrace(t *rapid.T) *traces.Trace {
 		ConfKnown:    rapid.Bool().Draw(t, "confknown"),
 		Fraction:     rapid.Float64Range(0, 1).Draw(t, "fraction"),
 		Sidecar:      rapid.Bool().Draw(t, "sidecar"),
+		Ranks:        rapid.IntRange(0, 4096).Draw(t, "ranks"),
 		DeviceName:   rapid.SampledFrom([]string{"", "NVIDIA H200"}).Draw(t, "devname"),
 		DeviceTotal:  rapid.Int64Range(0, 1<<50).Draw(t, "total"),
 		PeakReserved: rapid.Int64Range(0, 1<<50).Draw(t, "peak"),

@@ -20,6 +20,8 @@ type Sidecar struct {
 	DeviceTotal int64 `json:"device_total"`
 	// Device is the device's name; older recorders write its index here.
 	Device any `json:"device"`
+	// WorldSize is the number of processes of the job; 0 = unknown.
+	WorldSize int `json:"world_size"`
 	// Notes are the program's calls that leave no entry of their own.
 	Notes []Note `json:"notes"`
 	// Stats is torch.cuda.memory_stats() at the end.
@@ -43,6 +45,9 @@ func ParseSidecar(data []byte) (*Sidecar, error) {
 	}
 	if s.Fraction < 0 || s.Fraction > 1 {
 		return nil, fmt.Errorf("the sidecar's fraction is %g; it must be between 0 and 1", s.Fraction)
+	}
+	if s.WorldSize < 0 {
+		return nil, fmt.Errorf("the sidecar's world_size is negative (%d)", s.WorldSize)
 	}
 	if s.DeviceTotal < 0 {
 		return nil, fmt.Errorf("the sidecar's device_total is negative (%d)", s.DeviceTotal)

@@ -82,7 +82,7 @@ func Run(ctx context.Context, m Model, o Options) (*Result, error) {
 		return nil, fmt.Errorf("generating %s: %w", m.Name, err)
 	}
 	t.Source, t.Format = m.Name, "synthetic"
-	t.Meta.Torch = "2.11.0"
+	t.Meta.Torch, t.Meta.Ranks = "2.11.0", o.DP*o.TP*o.PP
 	for _, k := range p.marks {
 		t.Annotations = append(t.Annotations, traces.Annotation{TimeUS: k.us, Name: k.name, End: k.end})
 	}

@@ -151,6 +151,13 @@ class Recorder:
 
     # The rest is internal.
 
+    @staticmethod
+    def _world_size():
+        try:
+            return max(int(os.environ.get("WORLD_SIZE") or 1), 1)
+        except ValueError:
+            return 1
+
     def _say(self, text):
         try:
             print("allocsim_record: " + text, file=sys.stderr)
@@ -303,6 +310,7 @@ class Recorder:
             "device": main["device"],
             "device_index": main["index"],
             "device_total": main["device_total"],
+            "world_size": self._world_size(),
             "mem_get_info": list(torch.cuda.mem_get_info(main["index"])),
             "settings": settings,
             "error": self.error,

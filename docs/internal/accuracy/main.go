@@ -110,7 +110,7 @@ func predict(ctx context.Context, from *recovery.Recovered, path string) (line, 
 	if err != nil {
 		return line{}, err
 	}
-	span, err := sim.SampleSpan(ctx, from.Trace, cfg, 0)
+	span, err := sim.SampleSpan(ctx, from.Trace, cfg, sim.SpanOrders, 0)
 	if err != nil {
 		return line{}, err
 	}
