@@ -98,7 +98,7 @@ func TestPrepareOrder(t *testing.T) {
 			t.Errorf("order %d: %+v", k+1, res.OOMs)
 		}
 	}
-	span, err := SampleSpan(context.Background(), tr, cfg, 2)
+	span, err := SampleSpan(context.Background(), tr, cfg, SpanOrders, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
