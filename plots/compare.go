@@ -10,6 +10,7 @@ import (
 
 	"allocsim/internal/bytesize"
 	"allocsim/internal/plural"
+	"allocsim/internal/text"
 )
 
 // Outcome is what one policy made of a trace.
@@ -97,24 +98,24 @@ func (p *Compare) draw(s *sheet) error {
 			rowH := yTop - trY(float64(n-i-1))
 			name := s.bold(scale, th.text)
 			facts := s.style(scale*0.95, th.muted)
-			text := fmt.Sprintf("%s reserved", bytesize.Format(o.Reserved))
+			says := fmt.Sprintf("%s reserved", bytesize.Format(o.Reserved))
 			if p.Bound > 0 && o.OOMs == 0 { // what failed is missing from the peak
-				text += fmt.Sprintf(", %.2f × bound", float64(o.Reserved)/float64(p.Bound))
+				says += fmt.Sprintf(", %.2f × bound", float64(o.Reserved)/float64(p.Bound))
 			}
-			text += ", stall " + duration(o.StallUS)
+			says += ", stall " + text.Duration(o.StallUS)
 			if o.Retries > 0 {
-				text += fmt.Sprintf(", %s %s", count(int(o.Retries)), plural.Noun(o.Retries, "retry", "retries"))
+				says += fmt.Sprintf(", %s %s", text.Count(o.Retries), plural.Noun(o.Retries, "retry", "retries"))
 			}
 			if o.OOMs > 0 {
-				text += fmt.Sprintf(", %s OOM", count(int(o.OOMs)))
+				says += fmt.Sprintf(", %s OOM", text.Count(o.OOMs))
 				facts.Color = th.alarm
 			}
 			all := c.Max.X - c.Min.X
-			tw := min(facts.Width(text), all*0.62)
+			tw := min(facts.Width(says), all*0.62)
 			y := yTop - name.Font.Size*1.25
 			c.FillText(name, vg.Point{X: c.Min.X, Y: y}, s.cutMiddle(name, o.Name, all-tw-s.size))
 			facts.XAlign = draw.XRight
-			c.FillText(facts, vg.Point{X: c.Max.X, Y: y}, s.cut(facts, text, tw+0.1))
+			c.FillText(facts, vg.Point{X: c.Max.X, Y: y}, s.cut(facts, says, tw+0.1))
 			y0, y1 := yTop-rowH*0.94, y-s.size*0.25
 			bar := func(v int64, y0, y1 vg.Length, col color.Color) {
 				c.FillPolygon(col, []vg.Point{{X: c.Min.X, Y: y0}, {X: trX(float64(v)), Y: y0}, {X: trX(float64(v)), Y: y1}, {X: c.Min.X, Y: y1}})
@@ -155,15 +156,4 @@ func (g gridX) Plot(c draw.Canvas, p *plot.Plot) {
 			c.StrokeLine2(g.style, x, c.Min.Y, x, c.Max.Y)
 		}
 	}
-}
-
-// duration is a time in µs for people.
-func duration(us float64) string {
-	switch {
-	case us >= 1e6:
-		return fmt.Sprintf("%.2f s", us/1e6)
-	case us >= 1e3:
-		return fmt.Sprintf("%.1f ms", us/1e3)
-	}
-	return fmt.Sprintf("%.0f µs", us)
 }

@@ -1,12 +1,13 @@
 package plots
 
 import (
-	"fmt"
 	"image/color"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+
+	"allocsim/internal/text"
 )
 
 // fold is a curve with as many columns as a canvas has dots.
@@ -170,18 +171,9 @@ type grouped struct{ ticks }
 func (g grouped) Ticks(low, high float64) []plot.Tick {
 	out := g.ticks.Ticks(low, high)
 	for i := range out {
-		out[i].Label = count(int(out[i].Value))
+		out[i].Label = text.Count(int64(out[i].Value))
 	}
 	return out
-}
-
-// count is a number with thousands separated.
-func count(n int) string {
-	s := fmt.Sprint(n)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
 }
 
 // byteAxis sets the y axis in bytes on a plot that is h high.

@@ -11,6 +11,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 
 	"allocsim/internal/bytesize"
+	"allocsim/internal/text"
 )
 
 // Map shows what lay where: address over time, blocks in their segments.
@@ -82,7 +83,7 @@ func (m *Map) draw(s *sheet) error {
 			return "", ""
 		}
 		l := m.Runs[i].Layout
-		return m.Runs[i].Name, fmt.Sprintf("%s of addresses, %s blocks", bytesize.Format(l.Height), count(len(l.Blocks)))
+		return m.Runs[i].Name, fmt.Sprintf("%s of addresses, %s blocks", bytesize.Format(l.Height), text.Count(len(l.Blocks)))
 	}, func(i int, w, h vg.Length) *plot.Plot {
 		l := m.Runs[i].Layout
 		p := s.axes()

@@ -9,6 +9,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 
 	"allocsim/internal/bytesize"
+	"allocsim/internal/text"
 )
 
 // Point is a setting with its peak and the time it spends in driver calls.
@@ -33,7 +34,7 @@ type Pareto struct {
 }
 
 func (p *Pareto) title() (string, string) {
-	return "What less memory costs", fmt.Sprintf("%s, %s settings", p.Source, count(len(p.All)))
+	return "What less memory costs", fmt.Sprintf("%s, %s settings", p.Source, text.Count(len(p.All)))
 }
 
 func (p *Pareto) draw(s *sheet) error {
@@ -84,7 +85,7 @@ func (p *Pareto) draw(s *sheet) error {
 		if name == "" {
 			name = "(default)"
 		}
-		txt := fmt.Sprintf("%d  %s, %s: %s", i+1, bytesize.Format(q.Reserved), duration(q.StallUS), name)
+		txt := fmt.Sprintf("%d  %s, %s: %s", i+1, bytesize.Format(q.Reserved), text.Duration(q.StallUS), name)
 		s.c.FillText(sty, vg.Point{X: s.c.Min.X, Y: s.c.Min.Y}, s.cut(sty, txt, s.c.Max.X-s.c.Min.X))
 		s.c.Min.Y += sty.Font.Size * 1.4
 	}

@@ -8,6 +8,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 
 	"allocsim/internal/bytesize"
+	"allocsim/internal/text"
 )
 
 // Run is one run of a trace in a figure.
@@ -93,14 +94,14 @@ func (t *Timeline) draw(s *sheet) error {
 	if ooms {
 		k := key{text: "out of memory", glyph: &oom}
 		if len(t.Runs) == 1 {
-			k.text += fmt.Sprintf(" (%s)", count(one.Memory.NumOOMs))
+			k.text += fmt.Sprintf(" (%s)", text.Count(one.Memory.NumOOMs))
 		}
 		keys = append(keys, k)
 	}
 	if retries {
 		k := key{text: "retry after a flush", glyph: &retry}
 		if len(t.Runs) == 1 {
-			k.text += fmt.Sprintf(" (%s)", count(one.Memory.NumRetries))
+			k.text += fmt.Sprintf(" (%s)", text.Count(one.Memory.NumRetries))
 		}
 		keys = append(keys, k)
 	}
@@ -112,7 +113,7 @@ func (t *Timeline) draw(s *sheet) error {
 		m := t.Runs[i].Memory
 		below := fmt.Sprintf("peak: %s reserved, %s allocated", bytesize.Format(m.Reserved.Max()), bytesize.Format(m.Allocated.Max()))
 		if m.NumOOMs > 0 {
-			below += fmt.Sprintf("; %s OOM", count(m.NumOOMs))
+			below += fmt.Sprintf("; %s OOM", text.Count(m.NumOOMs))
 		}
 		return t.Runs[i].Name, below
 	}, func(i int, w, h vg.Length) *plot.Plot {

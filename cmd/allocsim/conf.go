@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"allocsim/internal/text"
 	"allocsim/policies/torch/conf"
 )
 
@@ -35,7 +36,7 @@ it could be repaired.`,
 					return err
 				}
 			}
-			text := strings.Join(args, "")
+			written := strings.Join(args, "")
 			var found *conf.Environment
 			if env {
 				vars := make(map[string]string)
@@ -44,13 +45,13 @@ it could be repaired.`,
 					vars[name] = value
 				}
 				e := conf.FromEnv(vars, v, false)
-				text, found = e.Value, &e
+				written, found = e.Value, &e
 				if !a.json {
 					a.showEnvironment(e)
 				}
 			}
-			_, res := conf.Parse(text, v)
-			if err := a.showConf(text, res, found, fix, explain); err != nil {
+			_, res := conf.Parse(written, v)
+			if err := a.showConf(written, res, found, fix, explain); err != nil {
 				return err
 			}
 			if !res.OK && !(fix && res.Fixable) {
@@ -78,7 +79,7 @@ func (a *app) showEnvironment(e conf.Environment) {
 	}
 }
 
-func (a *app) showConf(text string, r conf.Result, env *conf.Environment, fix, explain bool) error {
+func (a *app) showConf(written string, r conf.Result, env *conf.Environment, fix, explain bool) error {
 	if a.json {
 		return a.printJSON(struct {
 			conf.Result
@@ -91,18 +92,18 @@ func (a *app) showConf(text string, r conf.Result, env *conf.Environment, fix, e
 		} else if r.Fixable {
 			a.printf("%s\n", r.Fixed)
 		} else {
-			return fmt.Errorf("%s cannot be repaired: %s", conf.Quote(text, 200), r.Errors[0].Message)
+			return fmt.Errorf("%s cannot be repaired: %s", text.Quote(written, 200), r.Errors[0].Message)
 		}
 		return nil
 	}
 	for _, p := range r.Errors {
-		a.printf("error: %s\n%s\n", wrap(p.Message, 72, "       "), conf.Mark(text, p))
+		a.printf("error: %s\n%s\n", wrap(p.Message, 72, "       "), conf.Mark(written, p))
 		if p.Hint != "" {
 			a.printf("  %s\n", wrap(p.Hint, 76, "  "))
 		}
 	}
 	for _, p := range r.Warnings {
-		a.printf("warning: %s\n%s\n", wrap(p.Message, 70, "         "), conf.Mark(text, p))
+		a.printf("warning: %s\n%s\n", wrap(p.Message, 70, "         "), conf.Mark(written, p))
 		if p.Hint != "" {
 			a.printf("  %s\n", wrap(p.Hint, 76, "  "))
 		}

@@ -9,6 +9,7 @@ import (
 
 	"allocsim/internal/plural"
 	"allocsim/internal/table"
+	"allocsim/internal/text"
 	"allocsim/sim"
 	"allocsim/sim/recovery"
 	"allocsim/traces"
@@ -161,7 +162,7 @@ func (a *app) showInspect(tr *traces.Trace, s *inspection, rows int, capacity in
 		a.printf("\n%s\n", a.strong("largest requests"))
 		t := table.New(">size", ">times", ">first at", "where")
 		for _, r := range s.Largest[:min(rows, len(s.Largest))] {
-			t.Row(size(r.Size), fmt.Sprint(r.Count), millis(float64(r.TimeUS)), tail(r.Where, 46))
+			t.Row(size(r.Size), fmt.Sprint(r.Count), millis(float64(r.TimeUS)), text.Tail(r.Where, 46))
 		}
 		if err := a.print(t); err != nil {
 			return err

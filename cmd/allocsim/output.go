@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/charmbracelet/lipgloss"
@@ -12,6 +11,7 @@ import (
 	"allocsim/internal/bytesize"
 	"allocsim/internal/progress"
 	"allocsim/internal/table"
+	"allocsim/internal/text"
 )
 
 // printJSON prints one document.
@@ -88,98 +88,25 @@ func sizeOr(n int64, none string) string {
 }
 
 // percent is a share.
-func percent(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
+func percent(x float64) string { return text.Percent(x) }
 
-// millis is a time in µs as ms or s.
-func millis(us float64) string {
-	switch {
-	case us >= 1e6:
-		return fmt.Sprintf("%.2f s", us/1e6)
-	case us >= 1e3:
-		return fmt.Sprintf("%.1f ms", us/1e3)
-	}
-	return fmt.Sprintf("%.0f µs", us)
-}
+// millis is a time in µs as µs, ms or s.
+func millis(us float64) string { return text.Duration(us) }
 
-// wrap breaks text into lines of at most width columns.
-func wrap(text string, width int, indent string) string {
-	var b strings.Builder
-	column := 0
-	for i, word := range strings.Fields(text) {
-		word = table.Printable(word)
-		if n := lipgloss.Width(word); i > 0 {
-			if column+1+n > width {
-				b.WriteString("\n" + indent)
-				column = len(indent)
-			} else {
-				b.WriteByte(' ')
-				column++
-			}
-			column += n
-		} else {
-			column = n
-		}
-		b.WriteString(word)
-	}
-	return b.String()
-}
+// wrap breaks a text into lines of at most width columns.
+func wrap(s string, width int, indent string) string { return text.Wrap(s, width, indent) }
 
 // number is a count with thousands separated.
-func number(n int) string {
-	s := fmt.Sprint(n)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
+func number(n int) string { return text.Count(n) }
 
-// breakAtCommas breaks a setting into lines of at most width columns where it
-// has commas.
-func breakAtCommas(s string, width int) string {
-	var b strings.Builder
-	column := 0
-	for i, part := range strings.SplitAfter(s, ",") {
-		if i > 0 && column+len(part) > width {
-			b.WriteString("\n")
-			column = 0
-		}
-		b.WriteString(part)
-		column += len(part)
-	}
-	return b.String()
-}
-
-// linesOf is breakAtCommas as a list.
-func linesOf(s string, width int) []string { return strings.Split(breakAtCommas(s, width), "\n") }
-
-// tail shortens a path or call site from the left to at most width columns,
-// before a folder's name where it can.
-func tail(s string, width int) string {
-	r := []rune(s)
-	if len(r) <= width {
-		return s
-	}
-	r = r[len(r)-width+1:]
-	if k := slices.Index(r, '/'); k >= 0 && k < width/2 {
-		r = r[k:]
-	}
-	return "…" + string(r)
-}
+// linesOf breaks a setting into lines of at most width columns.
+func linesOf(s string, width int) []string { return text.BreakAtCommas(s, width) }
 
 // place shortens the name of what holds memory to at most width columns: the
 // telling part of a call site is its end, that of a description its beginning.
 func place(where string, width int) string {
 	if strings.HasPrefix(where, "requests of ") {
-		return head(where, width)
+		return text.Head(where, width)
 	}
-	return tail(where, width)
-}
-
-// head shortens a name from the right to at most width columns.
-func head(s string, width int) string {
-	r := []rune(s)
-	if len(r) <= width {
-		return s
-	}
-	return string(r[:width-1]) + "…"
+	return text.Tail(where, width)
 }

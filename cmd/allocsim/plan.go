@@ -13,6 +13,7 @@ import (
 	"allocsim/internal/bytesize"
 	"allocsim/internal/plural"
 	"allocsim/internal/table"
+	"allocsim/internal/text"
 	"allocsim/planner"
 	"allocsim/planner/gpus"
 	"allocsim/sim"
@@ -259,7 +260,7 @@ func (a *app) showPlan(r *planner.Planning, all bool) error {
 		case gpus.Undecidable:
 			headroom, retries, setting = "", "", ""
 		}
-		row := []string{head(g.Name, 29), usable, string(g.Verdict), headroom, retries, setting}
+		row := []string{text.Head(g.Name, 29), usable, string(g.Verdict), headroom, retries, setting}
 		if priced {
 			price := ""
 			if g.Price != nil {
@@ -390,7 +391,7 @@ func (a *app) colocate(cmd *cobra.Command, env *environment, jobs []planner.Case
 		a.printf("\n")
 		t = table.New("job", ">reserved", ">retries", ">OOMs", ">starts after")
 		for _, j := range res.Jobs {
-			t.Row(tail(j.Source, 36), size(j.ReservedPeak), fmt.Sprint(j.NumAllocRetries), fmt.Sprint(j.NumOOMs), millis(float64(j.DelayUS)))
+			t.Row(text.Tail(j.Source, 36), size(j.ReservedPeak), fmt.Sprint(j.NumAllocRetries), fmt.Sprint(j.NumOOMs), millis(float64(j.DelayUS)))
 		}
 		if err := a.print(t); err != nil {
 			return err

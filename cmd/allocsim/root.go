@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"allocsim/internal/table"
+	"allocsim/internal/text"
 )
 
 // app is what all commands share.
@@ -68,7 +68,7 @@ To record a job: allocsim record --help`,
 
 // oneLine is an error as one line.
 func oneLine(err error) string {
-	return table.Printable(strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " "))
+	return text.Printable(strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " "))
 }
 
 // unknownCommand names the nearest command to one that does not exist.

@@ -12,6 +12,11 @@ func Of[T ~int | ~int64](n T, noun string) string {
 	return s
 }
 
+// Count writes n with one for 1 and many otherwise: "1 entry", "7 entries".
+func Count[T ~int | ~int64](n T, one, many string) string {
+	return strconv.FormatInt(int64(n), 10) + " " + Noun(n, one, many)
+}
+
 // Noun is one for 1 and many otherwise, for nouns that do not just take an s
 // and counts that are written in another way.
 func Noun[T ~int | ~int64](n T, one, many string) string {

@@ -5,11 +5,11 @@ package table
 
 import (
 	"io"
-	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/charmbracelet/lipgloss"
+
+	"allocsim/internal/text"
 )
 
 // Table collects rows.
@@ -31,32 +31,13 @@ func New(header ...string) *Table {
 	return t
 }
 
-// Row adds a row; missing cells are empty. Cells are made Printable.
+// Row adds a row; missing cells are empty. Cells are made text.Printable.
 func (t *Table) Row(cells ...string) {
 	row := make([]string, len(cells))
 	for i, c := range cells {
-		row[i] = Printable(c)
+		row[i] = text.Printable(c)
 	}
 	t.rows = append(t.rows, row)
-}
-
-// Printable returns s with its control characters written as escapes such as
-// \x1b: text from a file must not move the cursor of a terminal or break a
-// line.
-func Printable(s string) string {
-	if strings.IndexFunc(s, unicode.IsControl) < 0 {
-		return s
-	}
-	var b strings.Builder
-	for _, r := range s {
-		if unicode.IsControl(r) {
-			q := strconv.QuoteRune(r)
-			b.WriteString(q[1 : len(q)-1])
-		} else {
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
 }
 
 // Write prints the table. style, if not nil, is applied to the header's cells.

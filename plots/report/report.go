@@ -23,6 +23,7 @@ import (
 
 	"allocsim/internal/bytesize"
 	"allocsim/internal/plural"
+	"allocsim/internal/text"
 	"allocsim/planner"
 	"allocsim/planner/gpus"
 	"allocsim/plots"
@@ -355,7 +356,7 @@ func (b *builder) trace(i int) (*traceView, *source, error) {
 	}
 	tv.Data = data
 	if shown < all {
-		tv.Shown = fmt.Sprintf("The zoomable map has the %s blocks of the largest size × lifetime of %s; the rest shows as free space in it.", number(shown), number(all))
+		tv.Shown = fmt.Sprintf("The zoomable map has the %s blocks of the largest size × lifetime of %s; the rest shows as free space in it.", text.Count(shown), text.Count(all))
 	}
 	tv.Tables = b.tables(tv.ID, i, runs, &sum)
 	return tv, b.source(i, &sum), nil
@@ -545,7 +546,7 @@ func wrong(r *sim.Result, bound int64) string {
 			sim.CauseFragmentation: "The memory is there, but in pieces (fragmentation)",
 		}[o.Cause]
 		text := fmt.Sprintf("At %s a request of %s fails, with %s reserved, %s of it allocated, and a largest free block of %s. %s.",
-			duration(float64(o.TimeUS)), size(o.Requested), size(o.Reserved), size(o.Allocated), size(o.LargestFree), cause)
+			text.Duration(o.TimeUS), size(o.Requested), size(o.Reserved), size(o.Allocated), size(o.LargestFree), cause)
 		if o.Reason != "" {
 			text += " " + o.Reason
 		}
@@ -568,12 +569,12 @@ func wrong(r *sim.Result, bound int64) string {
 
 func sentence(r *run) string {
 	s := &r.result.Stats
-	txt := fmt.Sprintf("peak reserved %s, peak allocated %s, %s in driver calls", size(s.ReservedBytes[policies.All].Peak), size(s.AllocatedBytes[policies.All].Peak), duration(r.result.Driver.StallUS))
+	txt := fmt.Sprintf("peak reserved %s, peak allocated %s, %s in driver calls", size(s.ReservedBytes[policies.All].Peak), size(s.AllocatedBytes[policies.All].Peak), text.Duration(r.result.Driver.StallUS))
 	if s.NumAllocRetries > 0 {
-		txt += fmt.Sprintf(", %s %s", number(int(s.NumAllocRetries)), plural.Noun(s.NumAllocRetries, "retry", "retries"))
+		txt += fmt.Sprintf(", %s %s", text.Count(int(s.NumAllocRetries)), plural.Noun(s.NumAllocRetries, "retry", "retries"))
 	}
 	if s.NumOOMs > 0 {
-		txt += fmt.Sprintf(", %s out of memory", number(int(s.NumOOMs)))
+		txt += fmt.Sprintf(", %s out of memory", text.Count(int(s.NumOOMs)))
 	}
 	return txt
 }

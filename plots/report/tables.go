@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"allocsim/internal/bytesize"
+	"allocsim/internal/text"
 	"allocsim/planner"
 	"allocsim/policies"
 	"allocsim/traces/inspect"
@@ -44,9 +45,9 @@ func (t *table) add(cells ...cell) { t.Rows = append(t.Rows, cells) }
 
 func sizeCell(n int64) cell { return cell{size(n), fmt.Sprint(n)} }
 
-func numberCell(n int64) cell { return cell{number(int(n)), fmt.Sprint(n)} }
+func numberCell(n int64) cell { return cell{text.Count(int(n)), fmt.Sprint(n)} }
 
-func timeCell(us float64) cell { return cell{duration(us), fmt.Sprintf("%.0f", us)} }
+func timeCell(us float64) cell { return cell{text.Duration(us), fmt.Sprintf("%.0f", us)} }
 
 func headroom(usable, n int64) cell {
 	switch {
@@ -67,29 +68,10 @@ func orDefault(conf string) string {
 	return conf
 }
 
-func duration(us float64) string {
-	switch {
-	case us >= 1e6:
-		return fmt.Sprintf("%.2f s", us/1e6)
-	case us >= 1e3:
-		return fmt.Sprintf("%.1f ms", us/1e3)
-	}
-	return fmt.Sprintf("%.0f µs", us)
-}
-
-// number is a count with thousands separated.
-func number(n int) string {
-	s := fmt.Sprint(n)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
-
 // candidates lists the settings simulated.
 func candidates(t *planner.Tuning) *table {
 	const most = 60
-	tab := &table{ID: "settings", Caption: fmt.Sprintf("Settings simulated (%s)", number(t.Searched)), Heads: []head{
+	tab := &table{ID: "settings", Caption: fmt.Sprintf("Settings simulated (%s)", text.Count(t.Searched)), Heads: []head{
 		{"rank", true}, {"peak reserved", true}, {"at most", true}, {"driver calls take", true}, {"retries", true}, {"OOMs", true}, {"setting", false}}}
 	for i := range t.Candidates {
 		c := &t.Candidates[i]
@@ -135,11 +117,11 @@ func (b *builder) tables(id string, i int, runs []*run, sum *inspect.Summary) []
 	compare.Note = "The bound, the most bytes live at once, is " + size(b.bound(i)) + ": no placement needs less."
 	out = append(out, compare)
 	top := inspect.Top(tr)
-	holders := &table{ID: id + "-top", Caption: "Who holds the memory at the peak (" + duration(float64(top.TimeUS)) + ")", Heads: []head{
+	holders := &table{ID: id + "-top", Caption: "Who holds the memory at the peak (" + text.Duration(top.TimeUS) + ")", Heads: []head{
 		{"bytes", true}, {"blocks", true}, {"lifetime", false}, {"where", false}}}
 	for k, h := range top.Holders {
 		if k == most {
-			holders.Note = fmt.Sprintf("The largest %d of %s; allocsim inspect --top --json lists all.", most, number(len(top.Holders)))
+			holders.Note = fmt.Sprintf("The largest %d of %s; allocsim inspect --top --json lists all.", most, text.Count(len(top.Holders)))
 			break
 		}
 		holders.add(sizeCell(h.Bytes), numberCell(int64(h.Blocks)), cell{string(h.Lifetime), ""}, cell{h.Where, ""})
@@ -149,7 +131,7 @@ func (b *builder) tables(id string, i int, runs []*run, sum *inspect.Summary) []
 		leaks := &table{ID: id + "-leaks", Caption: "Memory that grows", Heads: []head{{"per iteration", true}, {"since", true}, {"blocks", true}, {"where", false}}}
 		for k, l := range r.Leaks {
 			if k == most {
-				leaks.Note = fmt.Sprintf("The first %d of %s.", most, number(len(r.Leaks)))
+				leaks.Note = fmt.Sprintf("The first %d of %s.", most, text.Count(len(r.Leaks)))
 				break
 			}
 			leaks.add(sizeCell(l.BytesPerIteration), timeCell(float64(l.SinceUS)), numberCell(int64(l.Blocks)), cell{l.Where, ""})
@@ -172,7 +154,7 @@ func (b *builder) tables(id string, i int, runs []*run, sum *inspect.Summary) []
 			{"at", true}, {"requested", true}, {"reserved", true}, {"allocated", true}, {"largest free block", true}, {"free on the device", true}, {"cause", false}, {"in the recording", false}}}
 		for n, o := range r.result.OOMs {
 			if n == most {
-				ooms.Note = fmt.Sprintf("The first %d of %s; allocsim replay --json lists more.", most, number(int(r.result.Stats.NumOOMs)))
+				ooms.Note = fmt.Sprintf("The first %d of %s; allocsim replay --json lists more.", most, text.Count(int(r.result.Stats.NumOOMs)))
 				break
 			}
 			free := cell{"unlimited", ""}
@@ -219,12 +201,12 @@ func (b *builder) source(i int, sum *inspect.Summary) *source {
 	}
 	var kinds []string
 	for k, n := range sum.Events {
-		kinds = append(kinds, number(n)+" "+k)
+		kinds = append(kinds, text.Count(n)+" "+k)
 	}
 	slices.Sort(kinds)
 	fact("events", strings.Join(kinds, ", "))
 	if tr.Duration() > 0 {
-		fact("duration", duration(float64(tr.Duration())))
+		fact("duration", text.Duration(tr.Duration()))
 	}
 	if sum.Iterations > 0 {
 		fact("iterations", fmt.Sprintf("%d (%s)", sum.Iterations, sum.IterationsFrom))

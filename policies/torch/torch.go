@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"math"
 
+	"allocsim/internal/text"
 	"allocsim/policies"
 	"allocsim/policies/stream"
 	"allocsim/policies/torch/conf"
@@ -158,9 +159,9 @@ func Parse(options string, v conf.Version) (*policies.Spec, error) {
 	if !res.OK {
 		p := res.Errors[0]
 		if p.Hint != "" {
-			return nil, fmt.Errorf("configuration string %s, offset %d: %s; %s", conf.Quote(options, 200), p.Offset, p.Message, p.Hint)
+			return nil, fmt.Errorf("configuration string %s, offset %d: %s; %s", text.Quote(options, 200), p.Offset, p.Message, p.Hint)
 		}
-		return nil, fmt.Errorf("configuration string %s, offset %d: %s", conf.Quote(options, 200), p.Offset, p.Message)
+		return nil, fmt.Errorf("configuration string %s, offset %d: %s", text.Quote(options, 200), p.Offset, p.Message)
 	}
 	return Spec(c, v)
 }
@@ -213,7 +214,7 @@ func Expandable(v conf.Version) (*policies.Spec, error) {
 	c := conf.Default(v)
 	c.ExpandableSegments = true
 	if res := conf.Check(c, v); !res.OK {
-		return nil, fmt.Errorf("configuration string %s: %s", conf.Quote(c.Format(v), 200), res.Errors[0].Message)
+		return nil, fmt.Errorf("configuration string %s: %s", text.Quote(c.Format(v), 200), res.Errors[0].Message)
 	}
 	return Spec(c, v)
 }

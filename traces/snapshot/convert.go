@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"allocsim/internal/pickle"
+	"allocsim/internal/plural"
 	"allocsim/traces"
 )
 
@@ -222,7 +223,7 @@ func (c *converter) scan() {
 	c.noAllocs = c.kinds[actAlloc] == 0 && requested+completed > 0
 	c.noSegments = c.kinds[actSegmentAlloc]+c.kinds[actSegmentMap] == 0
 	if n := c.kinds[actOther]; n > 0 {
-		c.note("Of the trace, %s of kinds that this version does not know are ignored.", count(n, "entry", "entries"))
+		c.note("Of the trace, %s of kinds that this version does not know are ignored.", plural.Count(n, "entry", "entries"))
 	}
 	if backwards > 0 {
 		c.restoreOrder(backwards)
@@ -263,12 +264,12 @@ func (c *converter) restoreOrder(backwards int) {
 	for ; at < tail && c.at(at).timeUS < to; at++ {
 	}
 	if backwards > 1 || (at > 0 && c.at(at-1).timeUS > from) {
-		c.note("time_us goes back at %s; the order of the file is kept.", count(backwards, "entry", "entries"))
+		c.note("time_us goes back at %s; the order of the file is kept.", plural.Count(backwards, "entry", "entries"))
 		return
 	}
 	c.rotate(at, tail, c.n)
 	c.moved.at, c.moved.n = at, c.n-tail
-	c.note("%s at the end of the trace belong before entry %d (the ring buffer's limit was raised after it wrapped) and were put there.", count(c.n-tail, "entry", "entries"), at)
+	c.note("%s at the end of the trace belong before entry %d (the ring buffer's limit was raised after it wrapped) and were put there.", plural.Count(c.n-tail, "entry", "entries"), at)
 }
 
 // keepOrder undoes restoreOrder.
@@ -290,14 +291,6 @@ func (c *converter) rotate(a, b, end int) {
 	for i := range first {
 		*c.at(a + end - b + i) = first[i]
 	}
-}
-
-// count is "1 entry" or "7 entries".
-func count(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }
 
 // findPrivates lists the final segments of private pools and since when they
@@ -788,10 +781,10 @@ func (c *converter) final(o *output, m *memory) (*traces.State, error) {
 	}
 	if m != nil {
 		if n := m.segs.len(); n != len(c.segs) {
-			return nil, after("by the events there are %s, in the file's final state %d", count(n, "segment", "segments"), len(c.segs))
+			return nil, after("by the events there are %s, in the file's final state %d", plural.Of(n, "segment"), len(c.segs))
 		}
 		if n := m.live.len(); n != live {
-			return nil, after("by the events there are %s live, in the final segments %d", count(n, "block", "blocks"), live)
+			return nil, after("by the events there are %s live, in the final segments %d", plural.Of(n, "block"), live)
 		}
 	}
 	return st, nil

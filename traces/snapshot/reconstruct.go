@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"allocsim/internal/plural"
 	"allocsim/traces"
 )
 
@@ -45,9 +46,9 @@ func (c *converter) fromTheMiddle(con *contradiction) (*traces.Trace, error) {
 			bytes += b.requested
 		}
 	}
-	c.note("The beginning is missing: the start state is inferred by walking back from the final segments (%s and %s of %d requested bytes before the first event). Results before the window are unknown.", count(len(start), "segment", "segments"), count(blocks, "live block", "live blocks"), bytes)
+	c.note("The beginning is missing: the start state is inferred by walking back from the final segments (%s and %s of %d requested bytes before the first event). Results before the window are unknown.", plural.Of(len(start), "segment"), plural.Of(blocks, "live block"), bytes)
 	if guessed > 0 {
-		c.note("The start state is partly inferred: the size of %s freed in the trace comes from later addresses or from rounding.", count(guessed, "block", "blocks"))
+		c.note("The start state is partly inferred: the size of %s freed in the trace comes from later addresses or from rounding.", plural.Of(guessed, "block"))
 	}
 	return t, nil
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"allocsim/internal/text"
 )
 
 // Problem is one error or warning about a string.
@@ -596,14 +598,5 @@ func (p *parser) finish(repair bool) (Config, Result) {
 	return p.cfg, r
 }
 
-// Quote writes a configuration string, or a piece of one, for a message: quoted
-// and cut to most runes.
-func Quote(s string, most int) string {
-	if r := []rune(s); len(r) > most {
-		s = string(r[:most-1]) + "…"
-	}
-	return fmt.Sprintf("%q", s)
-}
-
-// quote is Quote for a piece of the source.
-func quote(s string) string { return Quote(s, 40) }
+// quote quotes a piece of the source.
+func quote(s string) string { return text.Quote(s, 40) }
