@@ -229,3 +229,16 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+// TestNoLife: a buffer must live for a while; where the end is the last step
+// that it lives in, one step is enough.
+func TestNoLife(t *testing.T) {
+	for text, want := range map[string]bool{
+		"id,lower,upper,size\na,5,6,4\n": true, "id,lower,upper,size\na,5,5,4\n": false, "id,lower,upper,size\na,6,5,4\n": false,
+		"id,lower,end,size\na,5,5,4\n": true, "id,lower,end,size\na,6,5,4\n": false,
+	} {
+		if _, err := ReadBuffers(context.Background(), strings.NewReader(text)); (err == nil) != want {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

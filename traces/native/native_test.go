@@ -469,3 +469,13 @@ func benchCSV(b *testing.B) []byte {
 	}
 	return w.Bytes()
 }
+
+// TestFreedTwice: what is freed is gone, under whatever name it had.
+func TestFreedTwice(t *testing.T) {
+	for _, rows := range []string{"0,alloc,1,512\n1,free,1,\n2,free,1,\n", "0,alloc,x,512\n1,free_requested,x,\n2,free_completed,x,\n3,free_completed,x,\n"} {
+		_, err := ReadCSV(context.Background(), strings.NewReader("time_us,action,id,size\n"+rows), "a.csv")
+		if err == nil || !strings.Contains(err.Error(), "which is not allocated") {
+			t.Errorf("%q: %v", rows, err)
+		}
+	}
+}

@@ -173,3 +173,17 @@ func BenchmarkRead(b *testing.B) {
 		}
 	}
 }
+
+// TestLegacyStream: 0x1 is cudaStreamLegacy, the default stream by another
+// name; 0x10 is a stream of its own.
+func TestLegacyStream(t *testing.T) {
+	log := "Thread,Time,Action,Pointer,Size,Stream\n1,10:00:00.000000,allocate,0x100,512,0x0\n1,10:00:00.000001,allocate,0x200,512,0x1\n1,10:00:00.000002,allocate,0x300,512,0x10\n"
+	rec, err := Read(context.Background(), strings.NewReader(log), "log.csv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := rec.Devices[0]
+	if e := tr.Events; len(tr.Streams) != 2 || e[0].Stream != e[1].Stream || e[2].Stream == e[0].Stream || tr.Streams[e[2].Stream] != 0x10 {
+		t.Errorf("streams %v of %v", tr.Streams, tr.Events)
+	}
+}
