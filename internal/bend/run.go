@@ -36,16 +36,6 @@ func build(dir, temp string, bends []Bend) (*work, error) {
 		own:     make([]string, len(bends)),
 		errors:  make([]error, len(bends)),
 	}
-	list := exec.Command("go", "list", "-deps", "-test", ".")
-	list.Dir = dir
-	deps, err := list.Output()
-	if err != nil {
-		return nil, fmt.Errorf("listing what the tests import: %w", err)
-	}
-	if slices.Contains(strings.Fields(string(deps)), "pgregory.net/rapid") {
-		// The same worlds in every run, and no reports of failures in the tree.
-		w.rapid = []string{"-rapid.seed=1", "-rapid.nofailfile", "-rapid.shrinktime=1s"}
-	}
 	sources := make(map[string]*source)
 	places := make([]*place, len(bends))
 	var shared []int
@@ -62,6 +52,16 @@ func build(dir, temp string, bends []Bend) (*work, error) {
 		if w.errors[i] == nil && places[i].shared() {
 			shared = append(shared, i)
 		}
+	}
+	list := exec.Command("go", "list", "-deps", "-test", ".")
+	list.Dir = dir
+	deps, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("listing what the tests import: %w", err)
+	}
+	if slices.Contains(strings.Fields(string(deps)), "pgregory.net/rapid") {
+		// The same worlds in every run, and no reports of failures in the tree.
+		w.rapid = []string{"-rapid.seed=1", "-rapid.nofailfile", "-rapid.shrinktime=1s"}
 	}
 	w.common = filepath.Join(temp, "bent.test")
 	// A bend that does not compile is taken out, so that the others still run.
