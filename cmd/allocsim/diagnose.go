@@ -239,10 +239,12 @@ func (a *app) showReport(r diagnose.Report) error {
 		verdict += string(v)
 	}
 	a.printf("%s\n%s\n\n", a.strong(verdict), wrap(r.Reason, 80, ""))
-	if err := a.print(numbersTable(r)); err != nil {
-		return err
+	if r.Numbers != (diagnose.Numbers{}) {
+		if err := a.print(numbersTable(r)); err != nil {
+			return err
+		}
+		a.printf("\n")
 	}
-	a.printf("\n")
 	for i, s := range r.Advice {
 		if s != "next: "+r.Next {
 			a.printf("%s\n", wrap(fmt.Sprintf("%d. %s", i+1, s), 80, "   "))
@@ -274,7 +276,7 @@ func numbersTable(r diagnose.Report) *table.Table {
 			return
 		}
 		// A wide span is what the message leaves open, not a rounded digit.
-		if half := r.Rounding[field]; half > 16*bytesize.MiB && half > *n/50 {
+		if half := r.Rounding[field]; half > 64*bytesize.MiB && half > *n/50 {
 			t.Row(name, size(max(0, *n-half))+" to "+size(*n+half))
 			return
 		}

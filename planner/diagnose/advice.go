@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"allocsim/internal/bytesize"
+	"allocsim/policies/torch/conf"
 )
 
 // A kind of advice: what to do, what to know, and what is no use.
@@ -168,8 +169,6 @@ func (d *diagnosis) noExpandable() string {
 		return "Windows has none"
 	case d.Around.Doze:
 		return "sleep mode and memory savers exclude them"
-	case d.o.Conf.Backend != "" && d.o.Conf.Backend != "native":
-		return "backend:cudaMallocAsync ignores them"
 	}
 	return ""
 }
@@ -184,6 +183,8 @@ func (d *diagnosis) old() bool {
 func (d *diagnosis) adviseExpandable(how string) {
 	effect := d.l.Cached.Bytes
 	switch why := d.noExpandable(); {
+	case d.o.Conf.Backend == conf.CudaMallocAsync:
+		d.help(backend, effect, "the configuration that you gave", "leave backend:cudaMallocAsync out and set expandable_segments:True, which only the native backend has")
 	case why != "":
 		d.noUse(expandable, "expandable_segments: %s", why)
 		if !d.Before14 && d.vendor.conf != "" {

@@ -351,6 +351,9 @@ func (d *diagnosis) adviseLibrary() {
 		d.help(limits, 8, "a single tensor above 4 GiB", "allow large buffers: UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1")
 		others(7)
 		d.noUse(expandable, "PYTORCH_CUDA_ALLOC_CONF, which only CUDA builds read")
+	case Unknown:
+		d.help(evidence, 9, "", "paste more of it: the lines before and after, with the program's name and its figures")
+		d.help(evidence, 8, "", "see which memory is full while the job runs: free -h shows the computer's, nvidia-smi (or the device's own tool) the device's")
 	default: // the bare driver
 		others(9)
 		d.help(evidence, 8, "PyTorch", "get the figures: print torch.cuda.memory_summary() where it fails; PyTorch before 1.0 has no figures in its message")

@@ -558,6 +558,8 @@ func (d *diagnosis) decideDriver() {
 		d.verdict(Undecidable, "memory has not run out: expandable segments need virtual-memory calls that this driver or device does not support")
 	case d.Cause == SleepPool:
 		d.verdict(Undecidable, "the allocator for %s's sleep mode was refused memory by the driver; %s", d.Framework, silent)
+	case d.Framework == Unknown:
+		d.verdict(Undecidable, "the text says that memory ran out, in words of no known program and without figures: it may be the computer's memory or a device's")
 	case d.Framework == NCCL:
 		d.verdict(Undecidable, "the driver had no memory left for NCCL, which allocates its buffers outside PyTorch's pool; %s", silent)
 	case d.Framework == CuBLAS || d.Framework == CuDNN:

@@ -217,7 +217,7 @@ func (d *diagnosis) has(v Verdict) bool {
 
 // about writes a quantity for a sentence: a span where it is wide.
 func about(q Quantity) string {
-	if q.Rounding > 16*bytesize.MiB && q.Rounding > q.Bytes/50 {
+	if q.Rounding > 64*bytesize.MiB && q.Rounding > q.Bytes/50 {
 		if q.Low() <= 0 {
 			return "up to " + bytesize.Format(q.High())
 		}

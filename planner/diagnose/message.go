@@ -43,6 +43,8 @@ const (
 	OpenCL       Framework = "OpenCL"
 	DataLoader   Framework = "PyTorch DataLoader"
 	Host         Framework = "host memory"
+	// Unknown is for words that no known program uses.
+	Unknown Framework = "unknown"
 	// Recorded marks numbers from a recording or a simulation.
 	Recorded Framework = "recording"
 )

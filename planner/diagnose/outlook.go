@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"allocsim/internal/bytesize"
 	"allocsim/planner/gpus"
@@ -44,12 +45,12 @@ func (d *diagnosis) lookAhead() {
 	}
 }
 
-// nextTotal is the memory of the next larger card that is on sale; 0 if there
-// is none.
+// nextTotal is the memory of the next larger card with memory of its own; 0 if
+// there is none.
 func nextTotal(total int64) int64 {
 	var next int64
 	for _, c := range gpus.All() {
-		if t := c.Total; t > total+total/20 && (next == 0 || t < next) {
+		if t := c.Total; !strings.Contains(c.MemoryKind, "unified") && t > total+total/20 && (next == 0 || t < next) {
 			next = t
 		}
 	}

@@ -344,12 +344,15 @@ func (r *reader) killed(m *Message) {
 
 func (r *reader) shm(m *Message) { m.Requested = r.number(reShm) }
 
-// any reads words that no known program says in this way.
+// any reads words that no known program says in this way. Which memory it was
+// is known only if a device is named near them.
 func (r *reader) any(m *Message) {
-	if m.Framework == CUDA && !r.near("cuda", "gpu", "device", "vram", "cublas", "nvidia") {
-		m.Framework = Host
-		if r.near("hip", "rocm") {
-			m.Framework = HIP
-		}
+	switch {
+	case r.near("hip", "rocm"):
+		m.Framework = HIP
+	case r.near("cuda", "gpu", "vram", "nvidia"):
+		m.Framework = CUDA
+	default:
+		m.Framework = Unknown
 	}
 }

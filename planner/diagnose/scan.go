@@ -103,7 +103,12 @@ type scanner struct {
 	base int64 // offset of the piece at hand
 	done int   // up to where the piece has been searched
 	log  Log
-	last []Message // the newest messages, beyond maxFirst
+	last []Message // the newest messages beyond maxFirst, a ring once it is full
+	next int       // the oldest of a full ring
+
+	// What the names near the newest message were, and where that was.
+	near   Around
+	nearAt int64
 }
 
 // widen takes care of texts in UTF-16, which Windows writes.
@@ -255,7 +260,11 @@ func (s *scanner) piece(src []byte, to int) {
 		if !m.Handled {
 			m.Handled = handled(rd.before, string(f.text[p.at+rd.used:min(len(f.text), p.at+rd.used+300)]))
 		}
-		m.Around = around(src[max(0, from-8<<10):from], src[until:min(len(src), until+8<<10)])
+		if s.nearAt == 0 || m.Offset-s.nearAt > 2<<10 {
+			s.near = around(src[max(0, from-8<<10):from], src[until:min(len(src), until+8<<10)])
+			s.nearAt = m.Offset
+		}
+		m.Around = s.near
 		m.weak = w.weak || m.Framework.caching() && !m.Requested.Known && m.Cause == Unsaid
 		s.add(m)
 	}
@@ -279,12 +288,16 @@ func sameKind(p, next place) bool {
 // add takes a message, or counts it as a repeat of one already there: a
 // traceback and its summary, or a retry, print the same again.
 func (s *scanner) add(m Message) {
-	same := func(o Message) bool {
+	same := func(o *Message) bool {
 		return o.text == m.text && (o.Rank == m.Rank || o.Rank < 0 || m.Rank < 0) && o.Framework == m.Framework
 	}
 	for _, list := range [][]Message{s.last, s.log.Messages} {
-		for k := len(list) - 1; k >= 0 && k >= len(list)-64; k-- {
-			if o := &list[k]; same(*o) {
+		for back := 1; back <= min(64, len(list)); back++ {
+			k := len(list) - back
+			if len(list) == maxLast {
+				k = (s.next - back + maxLast) % maxLast
+			}
+			if o := &list[k]; same(o) {
 				o.Repeats++
 				o.end = m.end
 				o.Handled = o.Handled && m.Handled
@@ -304,8 +317,8 @@ func (s *scanner) add(m Message) {
 		s.last = append(s.last, m)
 	default:
 		s.log.Dropped++
-		copy(s.last, s.last[1:])
-		s.last[len(s.last)-1] = m
+		s.last[s.next] = m
+		s.next = (s.next + 1) % maxLast
 	}
 }
 
@@ -369,7 +382,7 @@ func merged(o, m *Message) bool {
 
 // finish chooses the message that counts.
 func (s *scanner) finish() (Log, error) {
-	s.log.Messages = append(s.log.Messages, s.last...)
+	s.log.Messages = append(append(s.log.Messages, s.last[s.next:]...), s.last[:s.next]...)
 	strong := slices.ContainsFunc(s.log.Messages, func(m Message) bool { return !m.weak })
 	if strong {
 		s.log.Messages = slices.DeleteFunc(s.log.Messages, func(m Message) bool { return m.weak })
@@ -437,17 +450,17 @@ var (
 // whereAndWhen reads the rank and the time of the line at src[at], or of the nearest
 // line before it that has them.
 func whereAndWhen(src []byte, at int) (rank int, time string) {
+	const far = 8 << 10
+	src = src[max(0, at-far):at]
+	lineAt := bytes.LastIndexByte(src, '\n') + 1
+	line := src[max(lineAt, len(src)-300):]
 	rank = -1
-	lineAt := bytes.LastIndexByte(src[:at], '\n') + 1
-	line := src[max(lineAt, at-300):at]
 	if g := reRank.FindSubmatch(line); g != nil {
 		rank = firstInt(g)
 	}
-	for back := 0; back < 60 && at-lineAt < 8<<10; back++ {
-		if time == "" {
-			if all := reTime.FindAll(line, -1); all != nil {
-				time = string(all[0])
-			}
+	for range 60 {
+		if clock(line) {
+			time = string(reTime.Find(line))
 		}
 		if time != "" || lineAt == 0 {
 			break
@@ -457,6 +470,16 @@ func whereAndWhen(src []byte, at int) (rank int, time string) {
 		line = src[lineAt:min(end, lineAt+200)]
 	}
 	return rank, time
+}
+
+// clock reports whether a line may hold a time of day.
+func clock(line []byte) bool {
+	for i := 2; i+5 < len(line); i++ {
+		if line[i] == ':' && line[i+3] == ':' {
+			return true
+		}
+	}
+	return false
 }
 
 func firstInt(g [][]byte) int {

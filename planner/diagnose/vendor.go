@@ -32,6 +32,7 @@ var vendors = map[Framework]vendor{
 	LevelZero:   {api: "Level Zero", tool: "xpu-smi ps", visible: "ZE_AFFINITY_MASK"},
 	Host:        {tool: "free -h"},
 	DataLoader:  {tool: "free -h"},
+	Unknown:     {tool: "free -h"},
 	DirectML:    {},
 	Vulkan:      {},
 	OpenCL:      {},
