@@ -1,32 +1,47 @@
 package kernels
 
-// convolution asks for its result, then for the workspace of the kernel.
-func convolution(d *Device, o *Op) (p Plan) {
-	p.Results(len(o.Results))
-	if c, ok := o.conv2d(o.tensor("input"), o.tensor("weight"), o.result(0)); ok {
-		p.Transient(c.Forward(false))
+// convolution asks for its result, then for the workspace of the kernel
+// (native/cudnn/ConvShared.cpp, cudnn_convolution). An input of another layout
+// is copied.
+func convolution(_ *Device, o *Op) (p Plan) {
+	x, w, y := o.tensor("input"), o.tensor("weight"), o.result(0)
+	if x == nil {
+		x = o.tensor("self")
 	}
+	c, ok := o.conv(x, w, y)
+	copied := -1
+	if ok && !c.ChannelsLast {
+		copied = p.Scratch(copyOf(x))
+	}
+	p.Results(len(o.Results))
+	if ok {
+		p.Transient(c.workspace(forwardPass))
+	}
+	p.Drop(copied)
 	return p
 }
 
 // convolutionBackward asks for the gradients of input and weight, each with its
-// workspace, then for that of the bias.
+// workspace, then for that of the bias. PyTorch's own kernels for one filter per
+// channel size the input's gradient last.
 func convolutionBackward(d *Device, o *Op) (p Plan) {
 	x, w, g := o.tensor("input"), o.tensor("weight"), o.tensor("grad_output")
-	c, ok := o.conv2d(x, w, g)
-	copied := p.Scratch(groupCopy(g))
-	if o.result(0) != nil {
-		p.Result(0)
+	c, ok := o.conv(x, w, g)
+	copied := -1
+	if ok && !c.ChannelsLast {
+		copied = p.Scratch(copyOf(g))
+	}
+	part := func(n int, ps pass) {
+		if o.result(n) == nil {
+			return
+		}
+		p.Result(n)
 		if ok {
-			p.Transient(c.Forward(true))
+			p.Transient(c.workspace(ps))
 		}
 	}
-	if o.result(1) != nil {
-		p.Result(1)
-		if ok {
-			p.Transient(c.Weight(d.SMs))
-		}
-	}
+	part(0, inputPass)
+	part(1, weightPass)
 	p.Drop(copied)
 	if o.result(2) != nil && g != nil {
 		p.Result(2)
@@ -39,17 +54,35 @@ func convolutionBackward(d *Device, o *Op) (p Plan) {
 	return p
 }
 
-func (o *Op) conv2d(x, w, y *Tensor) (Conv2d, bool) {
-	if x == nil || w == nil || y == nil || len(x.Shape) != 4 || len(w.Shape) != 4 || len(y.Shape) != 4 || o.yes("transposed") {
-		return Conv2d{}, false
+// conv is the geometry of a call with input x, weight w and output y.
+func (o *Op) conv(x, w, y *Tensor) (Conv, bool) {
+	if x == nil || w == nil || y == nil {
+		return Conv{}, false
 	}
-	stride := int64(1)
-	if s := o.Args["stride"].Ints; len(s) > 0 {
-		stride = s[0]
+	n := len(x.Shape)
+	if n < 3 || n > 5 || len(w.Shape) != n || len(y.Shape) != n {
+		return Conv{}, false
 	}
-	return Conv2d{
-		B: x.Shape[0], C: x.Shape[1], H: x.Shape[2], W: x.Shape[3], K: w.Shape[0], R: w.Shape[2], S: w.Shape[3],
-		OH: y.Shape[2], OW: y.Shape[3], Stride: stride, Groups: max(o.integer("groups", 1), 1), DType: x.DType,
+	list := func(name string, def int64) []int64 {
+		l := o.Args[name].Ints
+		out := make([]int64, n-2)
+		for i := range out {
+			switch {
+			case i < len(l):
+				out[i] = l[i]
+			case len(l) == 1:
+				out[i] = l[0]
+			default:
+				out[i] = def
+			}
+		}
+		return out
+	}
+	return Conv{
+		Transposed: o.yes("transposed"), ChannelsLast: x.channelsLast() || w.channelsLast(), DType: x.DType,
+		Batch: x.Shape[0], C: x.Shape[1], K: y.Shape[1], Groups: max(o.integer("groups", 1), 1),
+		Kernel: w.Shape[2:], Stride: list("stride", 1), Padding: list("padding", 0), Dilation: list("dilation", 1),
+		In: x.Shape[2:], Out: y.Shape[2:],
 	}, true
 }
 
