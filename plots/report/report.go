@@ -449,6 +449,9 @@ func (b *builder) fit() (*fit, error) {
 					v, setting = better, t.Best.Conf
 				}
 			}
+			if !t.Evidence.Complete() && v.Verdict != gpus.No && v.Verdict != gpus.Unknown {
+				v.Verdict = gpus.Undecidable
+			}
 			verdicts.add(cell{c.Name, ""}, sizeCell(v.Usable), cell{string(v.Verdict), ""}, headroom(v.Usable, v.Headroom), cell{"", ""}, cell{orDefault(setting), ""})
 		}
 	} else {
@@ -464,6 +467,9 @@ func (b *builder) fit() (*fit, error) {
 		m := plan.MinCapacity
 		needs = []int64{m.BaselineSafe}
 		f.Lead = fmt.Sprintf("The job runs with %s for the allocator as it is set now", bytesize.FormatUp(m.BaselineSafe))
+		if !plan.Evidence.Complete() {
+			f.Lead = fmt.Sprintf("%s What it shows needs at least %s for the allocator", strings.Join(plan.Evidence.Missing, " "), bytesize.FormatUp(m.BaselineSafe))
+		}
 		if m.BestConf != plan.Baseline {
 			needs = append(needs, m.BestSafe)
 			settings = append(settings, "best: "+orDefault(m.BestConf))
@@ -497,6 +503,10 @@ func (b *builder) verdict() (verdict, error) {
 	switch {
 	case t.Verdict == planner.CannotFit:
 		v.Tone, v.Headline = "bad", "No setting can help: "+size(t.Short)+" are missing."
+	case t.Verdict == planner.Undecidable:
+		v.Tone, v.Headline = "same", "Undecidable: the recording does not hold what would show it."
+	case t.Verdict == planner.Tight && t.Export == "":
+		v.Tone, v.Headline = "same", "It works as recorded, but only just, and nothing reliable was found."
 	case !best.Completed || best.NumOOMs > 0:
 		v.Tone, v.Headline = "bad", "It runs out of memory, and no setting was found that cures it."
 	case !now.Completed || now.NumOOMs > 0:
@@ -519,7 +529,7 @@ func (b *builder) verdict() (verdict, error) {
 		if err != nil {
 			return v, err
 		}
-		v.Wrong = append(v.Wrong, prefix+wrong(res, sim.Bound(b.jobs[i].Trace)))
+		v.Wrong = append(v.Wrong, prefix+wrong(res, sim.Bound(b.jobs[i].Trace), planner.IsPart(b.jobs[i].Trace)))
 	}
 	tab := &table{ID: "before", Caption: "Before and after", Heads: []head{{"", false}, {"peak reserved", true}, {"at most", true}, {"peak allocated", true}, {"driver calls take", true}, {"retries", true}, {"OOMs", true}, {"setting", false}}}
 	add := func(name string, c *planner.Candidate) {
@@ -538,7 +548,7 @@ func (b *builder) verdict() (verdict, error) {
 }
 
 // wrong describes what a run suffers from, in numbers.
-func wrong(r *sim.Result, bound int64) string {
+func wrong(r *sim.Result, bound int64, part bool) string {
 	for _, o := range r.OOMs {
 		cause := map[sim.Cause]string{
 			sim.CauseCapacity:      "The device is too small for it",
@@ -554,7 +564,9 @@ func wrong(r *sim.Result, bound int64) string {
 	}
 	peak := r.Stats.ReservedBytes[policies.All].Peak
 	s := fmt.Sprintf("At its peak it reserves %s, though never more than %s live at once", size(peak), size(bound))
-	if bound > 0 && peak > bound {
+	if part {
+		s = fmt.Sprintf("In the part recorded it reserves up to %s, and up to %s live at once", size(peak), size(bound))
+	} else if bound > 0 && peak > bound {
 		s += fmt.Sprintf(" (%.0f %% more than needed)", 100*float64(peak-bound)/float64(bound))
 	}
 	s += "."

@@ -55,7 +55,7 @@ func TestWrongByHand(t *testing.T) {
 		{"limit", result(8*gib, func(r *sim.Result) { r.OOMs = []sim.OOM{{Cause: sim.CauseLimit}} }), 8 * gib, "The allocator's own memory limit is too low for it."},
 		{"fragmentation", result(8*gib, func(r *sim.Result) { r.OOMs = []sim.OOM{{Cause: sim.CauseFragmentation}} }), 8 * gib, "The memory is there, but in pieces (fragmentation)."},
 	} {
-		if got := wrong(c.r, c.bound); !strings.HasSuffix(got, c.want) {
+		if got := wrong(c.r, c.bound, false); !strings.HasSuffix(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
@@ -120,6 +120,8 @@ func TestHeadlines(t *testing.T) {
 		{"cannot fit", fails(), fails(), "", planner.CannotFit, "bad", "No setting can help: 3 GiB are missing."},
 		{"no cure", fails(), fails(), "", "", "bad", "It runs out of memory, and no setting was found that cures it."},
 		{"ends early whatever is set", cut, cut, "", "", "bad", "It runs out of memory, and no setting was found that cures it."},
+		{"a part of a run", works(4 * gib), works(3 * gib), "", planner.Undecidable, "same", "Undecidable: the recording does not hold what would show it."},
+		{"only just", works(4 * gib), works(4 * gib), "", planner.Tight, "same", "It works as recorded, but only just, and nothing reliable was found."},
 		{"cured", fails(), works(gib), "export X", "", "good", "It runs out of memory. One line cures it."},
 		{"ended early, cured", cut, works(gib), "export X", "", "good", "It runs out of memory. One line cures it."},
 		// 1 of 4 GiB is a quarter.
