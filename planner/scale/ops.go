@@ -3,7 +3,6 @@ package scale
 import (
 	"fmt"
 	"math"
-	"strings"
 
 	"allocsim/traces"
 )
@@ -49,7 +48,7 @@ func (s *sites) of(st *traces.Stacks, id traces.StackID) uint32 {
 	}
 	for _, f := range st.Stack[id] {
 		frame := st.Frames[f]
-		if !userFrame(frame.File) {
+		if !frame.User() {
 			continue
 		}
 		n, ok := s.ids[frame]
@@ -60,14 +59,6 @@ func (s *sites) of(st *traces.Stacks, id traces.StackID) uint32 {
 		return n
 	}
 	return 0
-}
-
-// userFrame reports whether a file belongs to the recorded program and not to
-// Python, a package or C++.
-func userFrame(file string) bool {
-	return strings.HasSuffix(file, ".py") &&
-		!strings.Contains(file, "site-packages") && !strings.Contains(file, "dist-packages") &&
-		!strings.Contains(file, "/torch/") && !strings.Contains(file, "/lib/python")
 }
 
 // reduce makes a program of a trace. withSites says that every recording has
@@ -81,6 +72,15 @@ func reduce(in Input, s *sites, withSites bool) (*program, error) {
 		return nil, fmt.Errorf("%s has %d events; at most %d can be aligned", t.Source, len(t.Events), math.MaxInt32)
 	}
 	p := &program{value: in.Value, trace: t, block: make([]int32, t.NumBlocks)}
+	siteOf := make(map[traces.StackID]uint32) // many allocations share a stack
+	named := func(id traces.StackID) uint32 {
+		n, ok := siteOf[id]
+		if !ok {
+			n = s.of(t.Stacks, id)
+			siteOf[id] = n
+		}
+		return n
+	}
 	streams := make([]int, len(t.Streams))
 	pools := make([]int, len(t.Pools))
 	rank := func(ranks []int, i int, used *int) uint16 {
@@ -97,7 +97,7 @@ func reduce(in Input, s *sites, withSites bool) (*program, error) {
 			a := alloc{size: e.Size, event: int32(i), life: forever,
 				stream: rank(streams, int(e.Stream), &usedStreams), pool: rank(pools, int(e.Pool), &usedPools)}
 			if withSites && int(e.ID) < len(t.Stacks.ByBlock) {
-				a.site = s.of(t.Stacks, t.Stacks.ByBlock[e.ID])
+				a.site = named(t.Stacks.ByBlock[e.ID])
 			}
 			p.block[e.ID] = int32(len(p.allocs))
 			p.allocs = append(p.allocs, a)

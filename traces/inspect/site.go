@@ -3,30 +3,18 @@ package inspect
 import (
 	"fmt"
 	"regexp"
-	"strings"
 
 	"allocsim/internal/bytesize"
 	"allocsim/traces"
 )
 
-// Frames that are not the user's: installed packages, the standard library,
-// frozen modules and PyTorch built from source. Paths are compared with forward
-// slashes.
 var (
-	installed = regexp.MustCompile(`/(site|dist)-packages/|/lib(64)?/python3?\.?\d*/|^<frozen |/torch/(nn|optim|utils|autograd|_[a-z]+|cuda|amp|distributed|library|fx|jit|overrides|functional)(/|\.py)`)
-	pyTorch   = regexp.MustCompile(`/torch/|^<frozen |/lib(64)?/python3?\.?\d*/[^/]+\.py$`)
 	// A node of the autograd graph that runs, and an operator that is called.
 	gradNode = regexp.MustCompile(`^torch::autograd::(?:\w+::)*(\w+)::apply\(`)
 	operator = regexp.MustCompile(`^at::_ops::(\w+)::call\(`)
 	// Frames of C++ that every allocation has.
 	plumbing = regexp.MustCompile(`^(torch::unwind|torch::CapturedTraceback|torch::cuda::|c10::|at::TensorBase at::detail|at::detail::|void at::|std::|_|Py)|CachingAllocator|^\?\?$`)
 )
-
-// isPython reports whether a frame is Python's: scripts, notebook cells, the
-// interactive interpreter.
-func isPython(f *traces.Frame) bool {
-	return strings.HasSuffix(f.File, ".py") || strings.HasPrefix(f.File, "<") && f.File != "<unknown>" || strings.Contains(f.File, "ipykernel")
-}
 
 // siteNames resolves each stack of t to the frame that a person would look at.
 type siteNames struct {
@@ -69,7 +57,7 @@ func siteOf(s *traces.Stacks, stack []uint32) string {
 	var packaged, python, native, grad, op string
 	for _, i := range stack {
 		f := &s.Frames[i]
-		if !isPython(f) {
+		if !f.Python() {
 			if m := gradNode.FindStringSubmatch(f.Function); m != nil && grad == "" {
 				grad = m[1] + " (backward pass)"
 			}
@@ -82,11 +70,10 @@ func siteOf(s *traces.Stacks, stack []uint32) string {
 			continue
 		}
 		where := fmt.Sprintf("%s:%d (%s)", f.File, f.Line, f.Function)
-		path := strings.ReplaceAll(f.File, `\`, "/")
 		switch {
-		case !installed.MatchString(path):
+		case f.User():
 			return where
-		case packaged == "" && !pyTorch.MatchString(path):
+		case packaged == "" && f.Package():
 			packaged = where
 		case python == "":
 			python = where
