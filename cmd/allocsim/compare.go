@@ -52,11 +52,10 @@ segments.`,
 				specs = append(specs, spec)
 			}
 			if len(specs) == 0 {
-				spec, err := torch.Expandable(v)
-				if err != nil {
-					return err
+				specs = append(specs, c.Policy)
+				if spec, err := torch.Expandable(v); err == nil { // else an old PyTorch
+					specs = append(specs, spec)
 				}
-				specs = append(specs, c.Policy, spec)
 			}
 			bar := a.progress("simulating", "runs")
 			defer bar.Done()

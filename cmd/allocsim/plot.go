@@ -245,7 +245,7 @@ type variant struct {
 
 // variants are the runs that the flags ask for: the recorded setting unless
 // they name others, and the best.
-func (c *canvas) variants(more ...string) ([]variant, error) {
+func (c *canvas) variants(more ...*policies.Spec) ([]variant, error) {
 	var out []variant
 	seen := make(map[string]bool)
 	add := func(s *policies.Spec) {
@@ -274,11 +274,7 @@ func (c *canvas) variants(more ...string) ([]variant, error) {
 	if len(out) == 0 {
 		add(c.Policy)
 		for _, s := range more {
-			spec, err := planner.ParsePolicy(s, v)
-			if err != nil {
-				return nil, err
-			}
-			add(spec)
+			add(s)
 		}
 	}
 	if c.best {
@@ -389,7 +385,18 @@ func (c *canvas) sizes() (plots.Figure, error) {
 }
 
 func (c *canvas) compare() (plots.Figure, error) {
-	vs, err := c.variants("torch:expandable_segments:True", "cupy", "rmm-pool", "direct")
+	var others []*policies.Spec
+	if s, err := torch.Expandable(c.env.version(c.Trace)); err == nil { // else an old PyTorch
+		others = append(others, s)
+	}
+	for _, name := range []string{"cupy", "rmm-pool", "direct"} {
+		s, err := policies.Parse(name)
+		if err != nil {
+			return nil, err
+		}
+		others = append(others, s)
+	}
+	vs, err := c.variants(others...)
 	if err != nil {
 		return nil, err
 	}
