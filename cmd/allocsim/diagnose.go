@@ -14,14 +14,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"allocsim/internal/bytesize"
-	"allocsim/internal/plural"
 	"allocsim/internal/table"
 	"allocsim/planner/diagnose"
-	"allocsim/policies"
+	"allocsim/planner/explain"
 	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
-	"allocsim/sim"
-	"allocsim/sim/recovery"
 )
 
 func newDiagnose(a *app) *cobra.Command {
@@ -140,36 +137,12 @@ func (e *environment) diagnosed(ctx context.Context, path string, opts *diagnose
 	case openErr != nil:
 		return log, err
 	}
-	rec, err := recovery.Recover(ctx, tr, recovery.Options{Conf: e.conf, ConfSet: e.confSet, Version: opts.Version})
+	msg, known, err := explain.Recording(ctx, tr, explain.Options{Conf: e.conf, ConfSet: e.confSet, Version: opts.Version, Path: path})
 	if err != nil {
 		return log, err
 	}
-	res, err := sim.Run(ctx, rec.Trace, rec.Config())
-	if err != nil {
-		return log, err
-	}
-	if n := res.Stats.NumAllocRetries; len(res.OOMs) == 0 && n > 0 {
-		closest := ""
-		if most := res.Room(); most > 0 {
-			closest = fmt.Sprintf(" (at most %s of %s reserved)", size(res.Stats.ReservedBytes[policies.All].Peak), size(most))
-		}
-		return log, fmt.Errorf("%s has no out-of-memory event, but it was close: the allocator had to empty its cache %s%s; allocsim tune %s says what would avoid that",
-			path, plural.Of(int(n), "time"), closest, path)
-	}
-	if len(res.OOMs) == 0 {
-		return log, fmt.Errorf("%s has no out-of-memory event; allocsim tune %s says what its memory could be", path, path)
-	}
-	o := res.OOMs[0]
-	opts.Conf, opts.Trace = rec.Conf, path
-	opts.Version = rec.Version
-	_, segment := rec.Policy.Sizes(o.Requested)
-	facts := diagnose.Facts{
-		// The message names the segment, not the tensor.
-		Requested: segment,
-		Reserved:  o.Reserved, Allocated: o.Allocated,
-		DeviceFree: o.DeviceFree, Total: tr.Meta.DeviceTotal, Limit: rec.Limit, LargestFree: o.LargestFree, GPU: tr.Device,
-	}
-	return diagnose.Log{Messages: []diagnose.Message{diagnose.FromFacts(facts)}}, nil
+	*opts = known
+	return diagnose.Log{Messages: []diagnose.Message{msg}}, nil
 }
 
 // showDiagnosis prints the explanation of the message that counts, or of all.

@@ -167,13 +167,17 @@ func (d *diagnosis) derive() {
 	}
 	n := &d.r.Numbers
 	rounding := map[string]int64{}
+	allocated := d.Allocated // as the message says, with what is free in private pools
+	if d.Framework == Recorded {
+		allocated = d.l.Tensors
+	}
 	for _, x := range []struct {
 		name string
 		to   **int64
 		q    Quantity
 	}{
 		{"requested", &n.Requested, d.Requested}, {"total", &n.Total, d.Total}, {"free", &n.Free, d.Free},
-		{"allocated", &n.Allocated, d.Allocated}, {"reserved", &n.Reserved, d.Reserved}, {"unallocated", &n.Unallocated, d.Unallocated},
+		{"allocated", &n.Allocated, allocated}, {"reserved", &n.Reserved, d.Reserved}, {"unallocated", &n.Unallocated, d.Unallocated},
 		{"private_pools", &n.PrivatePools, d.PrivatePools}, {"allowed", &n.Allowed, d.Allowed}, {"process", &n.Process, d.Process},
 		{"other_processes", &n.OtherProcesses, d.l.Others}, {"context", &n.Context, d.l.Context}, {"outside", &n.Outside, d.l.Rest},
 		{"largest_free", &n.LargestFree, d.LargestFree}, {"short", &n.Short, d.short},
