@@ -22,6 +22,10 @@ type Machine struct {
 	// (totalGlobalMem): the base of Fraction, and what expandable segments
 	// reserve address space by. 0 = not said; see Resolve.
 	Total int64
+	// Space stands for Total in what expandable segments reserve address space
+	// by, where Total is not said but the device is known to be larger than
+	// Capacity, or not known to be smaller. 0 = not said.
+	Space int64
 	// Limit is the most bytes the allocator takes, by its own rule; it takes
 	// precedence over Fraction. 0 = from Fraction.
 	Limit int64
@@ -62,7 +66,7 @@ func (m Machine) Resolve(spec *policies.Spec, recorded int64) (Machine, error) {
 	if m.Total == 0 {
 		m.Total = base
 		if spec != nil && spec.LimitOf != nil {
-			m.Total = max(m.Capacity, recorded)
+			m.Total = max(m.Capacity, recorded, m.Space)
 		}
 	}
 	fraction := m.Fraction

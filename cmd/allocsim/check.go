@@ -10,6 +10,7 @@ import (
 
 func newCheck(a *app) *cobra.Command {
 	env := &environment{a: a}
+	var assume string
 	cmd := &cobra.Command{
 		Use:        "check TRACE",
 		SuggestFor: []string{"verify", "test"},
@@ -32,7 +33,14 @@ is inferred from its segment events and listed.`,
 			if err != nil {
 				return err
 			}
-			opts := recovery.Options{Conf: env.conf, ConfSet: env.confSet, Capacity: int64(env.capacity), Fraction: env.fraction}
+			opts := recovery.Options{Conf: env.conf, ConfSet: env.confSet, Capacity: int64(env.capacity), Fraction: env.fraction, Assume: assume}
+			if env.gpu != "" {
+				card, err := env.card()
+				if err != nil {
+					return err
+				}
+				opts.Total = card.Total
+			}
 			if env.torch != "" {
 				opts.Version = env.release()
 			}
@@ -51,6 +59,7 @@ is inferred from its segment events and listed.`,
 		},
 	}
 	cmd.Flags().StringVar(&env.conf, "conf", "", "configuration `STRING` to hold against the recording (default: as recorded)")
+	cmd.Flags().StringVar(&assume, "assume", "", "what the run met, where the recording cannot tell: fraction, capacity or none (`WHAT`)")
 	env.addDevice(cmd)
 	return cmd
 }
@@ -59,7 +68,8 @@ func (a *app) showCheck(r *recovery.CheckResult) error {
 	if a.json {
 		// A list without entries is [], not null.
 		doc := *r
-		doc.Inferred, doc.Notes = append([]string{}, r.Inferred...), append([]string{}, r.Notes...)
+		doc.Inferred, doc.Open, doc.Notes = append([]string{}, r.Inferred...), append([]string{}, r.Open...), append([]string{}, r.Notes...)
+		doc.Contradicted = append([]string{}, r.Contradicted...)
 		return a.printJSON(doc)
 	}
 	verdict := "exact"
@@ -83,8 +93,14 @@ func (a *app) showCheck(r *recovery.CheckResult) error {
 	for _, m := range r.StatsMismatched {
 		a.printf("  %s: recorded %d, simulated %d\n", m.Key, m.Recorded, m.Simulated)
 	}
+	for _, s := range r.Contradicted {
+		a.printf("%s\n", wrap("contradicted: "+s, 80, "              "))
+	}
 	for _, s := range r.Inferred {
 		a.printf("%s\n", wrap("inferred: "+s, 80, "          "))
+	}
+	for _, s := range r.Open {
+		a.printf("%s\n", wrap("open: "+s, 80, "      "))
 	}
 	a.notes(r.Notes)
 	return nil

@@ -70,6 +70,11 @@ type CheckResult struct {
 	FirstDivergence      *Divergence    `json:"first_divergence"`
 	// Inferred lists what was not in the recording and had to be found out.
 	Inferred []string `json:"inferred"`
+	// Contradicted lists what the recording contradicts of what the user or the
+	// sidecar says, with the event that does.
+	Contradicted []string `json:"contradicted"`
+	// Open lists what the recording cannot tell.
+	Open []string `json:"open"`
 	// Notes say what cannot be known.
 	Notes []string `json:"notes"`
 }

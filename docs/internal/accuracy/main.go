@@ -3,9 +3,11 @@
 // predicts every other recorded configuration NAME__TAG of the same program
 // and compares with what that run did.
 //
-//	go run ./docs/internal/accuracy FOLDER > docs/accuracy.md
+//	go run ./docs/internal/accuracy FOLDER [FOLDER…] > docs/accuracy.md
 //
-// FOLDER holds NAME__TAG.pickle.zst with their sidecars.
+// The first FOLDER holds NAME__TAG.pickle.zst with their sidecars. The
+// recordings of all folders are also read without their sidecars, and what is
+// found out about them is compared with what the sidecars say.
 package main
 
 import (
@@ -27,11 +29,11 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: accuracy FOLDER")
+	if len(os.Args) < 2 {
+		fmt.Fprintln(os.Stderr, "usage: accuracy FOLDER [FOLDER…]")
 		os.Exit(2)
 	}
-	if err := run(context.Background(), os.Args[1], os.Stdout); err != nil {
+	if err := run(context.Background(), os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "accuracy:", err)
 		os.Exit(2)
 	}
@@ -49,7 +51,8 @@ type line struct {
 
 func (l line) err() float64 { return float64(l.predicted)/float64(l.truth) - 1 }
 
-func run(ctx context.Context, folder string, w io.Writer) error {
+func run(ctx context.Context, folders []string, w io.Writer) error {
+	folder := folders[0]
 	files, err := filepath.Glob(filepath.Join(folder, "*__*.pickle.zst"))
 	if err != nil {
 		return err
@@ -85,7 +88,14 @@ func run(ctx context.Context, folder string, w io.Writer) error {
 			lines = append(lines, l)
 		}
 	}
-	return report(w, lines)
+	if err := report(w, lines); err != nil {
+		return err
+	}
+	bare, err := withheld(ctx, folders)
+	if err != nil {
+		return err
+	}
+	return reportWithheld(w, bare)
 }
 
 func open(ctx context.Context, path string) (*recovery.Recovered, error) {
@@ -147,7 +157,7 @@ func sameRequests(a, b *traces.Trace) bool {
 func report(w io.Writer, lines []line) error {
 	p := &printer{w: w}
 	p.f("# What-if accuracy\n\n")
-	p.f("Made by `go run ./docs/internal/accuracy FOLDER`, where FOLDER holds real H200 recordings\n")
+	p.f("Made by `go run ./docs/internal/accuracy FOLDER…`, where the first FOLDER holds real H200 recordings\n")
 	p.f("of the same programs under different configurations (torch 2.11, driver 580).\n\n")
 	p.f("From the recording of each program under PyTorch's defaults alone (`oom_retry`: from `f12`), every other\n")
 	p.f("recorded configuration is predicted and compared with what that run really did. Used of the default recording:\n")
