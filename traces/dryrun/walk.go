@@ -198,11 +198,12 @@ func (w *walk) call(c *call) error {
 		fresh[n[0]] = n[1]
 	}
 	stack := w.stackFor(c)
-	take := func(id int64) {
+	take := func(id, most int64) {
 		bytes, ok := fresh[id]
 		if !ok {
 			return
 		}
+		bytes = min(max(bytes, most), traces.MaxAlloc)
 		delete(fresh, id)
 		w.storages[id] = &storage{block: w.alloc(bytes, c.Stream, stack), stream: c.Stream, stack: stack}
 	}
@@ -214,7 +215,7 @@ func (w *walk) call(c *call) error {
 		w.carry(plan, c, stack, of, take)
 	}
 	for _, n := range c.New {
-		take(n[0])
+		take(n[0], 0)
 	}
 	if waitsForGPU(c.Op) {
 		w.complete(&c.Stream)
@@ -234,13 +235,13 @@ func (w *walk) hostOnly(op *kernels.Op) bool {
 }
 
 // carry carries out the plan of an operation.
-func (w *walk) carry(p kernels.Plan, c *call, stack traces.StackID, of []int64, take func(int64)) {
+func (w *walk) carry(p kernels.Plan, c *call, stack traces.StackID, of []int64, take func(id, bytes int64)) {
 	var scratch []traces.BlockID
 	for _, s := range p.Steps {
 		switch s.Do {
 		case kernels.Result:
 			if s.N < len(of) {
-				take(of[s.N])
+				take(of[s.N], s.Bytes)
 			}
 		case kernels.Scratch:
 			scratch = append(scratch, w.alloc(s.Bytes, c.Stream, stack))

@@ -75,7 +75,7 @@ const (
 type Step struct {
 	Do    Action
 	N     int   // number of the result, buffer or workspace, from 0
-	Bytes int64 // of a scratch buffer or workspace, more than 0
+	Bytes int64 // of a scratch buffer or workspace; of a result whose storage is larger than its elements
 }
 
 // Plan is what one operation asks of the allocator, in order. Every scratch
@@ -87,6 +87,11 @@ type Plan struct {
 
 // Result appends the request for result n.
 func (p *Plan) Result(n int) { p.Steps = append(p.Steps, Step{Do: Result, N: n}) }
+
+// ResultOf is Result with a storage of more bytes than the elements need.
+func (p *Plan) ResultOf(n int, bytes int64) {
+	p.Steps = append(p.Steps, Step{Do: Result, N: n, Bytes: bytes})
+}
 
 // Results appends the requests for results 0 to n-1.
 func (p *Plan) Results(n int) {

@@ -55,27 +55,108 @@ func groupNormBackward(_ *Device, o *Op) (p Plan) {
 	return p
 }
 
+// channelsLastGrid is the launch of the kernels for channels last
+// (native/cuda/Normalization.cuh, flexible_launch_configs): thread blocks along
+// the channels and along what is reduced.
+func channelsLastGrid(reduced, channels int64) (x, y int64) {
+	p2 := func(n int64) int64 {
+		p := int64(1)
+		for p*2 <= n {
+			p *= 2
+		}
+		return p
+	}
+	bx := min(p2(channels), 32)
+	by := min(p2(ceilDiv(reduced, 16)), 512/bx)
+	if bx*by != 512 {
+		bx = min(p2(channels), 512/by)
+	}
+	x, y = ceilDiv(channels, bx), min(ceilDiv(reduced, by*16), 128)
+	if y < 8 {
+		y = 1
+	}
+	return x, y
+}
+
+// staging appends the partial results of n values a channel for a reduction of t
+// with channels last; nothing when one block reduces all.
+func (p *Plan) channelsLastStaging(t *Tensor, n int64) {
+	c := t.Shape[1]
+	if c == 0 {
+		return
+	}
+	x, y := channelsLastGrid(t.Numel()/c, c)
+	if y <= 1 {
+		return
+	}
+	st := p.Scratch(4 * n * c * y)
+	p.Drop(p.Scratch(4*x), st)
+}
+
 // nativeBatchNorm is PyTorch's own batch normalization
-// (native/cuda/Normalization.cu, batch_norm_cuda).
+// (native/cuda/Normalization.cu, batch_norm_cuda); evaluation makes the mean and
+// inverse deviation as scratch.
 func nativeBatchNorm(_ *Device, o *Op) (p Plan) {
-	p.Results(len(o.Results))
+	t := o.tensor("input")
+	p.Result(0)
+	p.Result(1)
+	p.Result(2)
+	if t == nil || len(t.Shape) < 2 {
+		return p
+	}
+	if !o.yes("training") {
+		a, b := p.Scratch(BatchNormStats(t.Shape[1])), p.Scratch(BatchNormStats(t.Shape[1]))
+		p.Drop(b, a)
+		return p
+	}
+	if t.channelsLast() {
+		p.channelsLastStaging(t, 4)
+	}
 	return p
 }
 
+// nativeBatchNormBackward with channels last reduces first and asks for the
+// input's gradient last (native/cuda/Normalization.cu, batch_norm_backward_cuda).
 func nativeBatchNormBackward(_ *Device, o *Op) (p Plan) {
-	p.Results(len(o.Results))
+	t, g := o.tensor("input"), o.tensor("grad_out")
+	if t == nil || g == nil || len(t.Shape) < 2 || !t.channelsLast() {
+		p.Results(len(o.Results))
+		return p
+	}
+	stats := BatchNormStats(t.Shape[1])
+	inv := -1
+	if m := o.tensor("save_mean"); m == nil || m.Numel() == 0 {
+		inv = p.Scratch(stats)
+	}
+	dy, dx := p.Scratch(stats), p.Scratch(stats)
+	p.Result(1)
+	p.Result(2)
+	p.channelsLastStaging(t, 2)
+	p.Result(0)
+	p.Drop(dx, dy, inv)
 	return p
 }
 
 // cudnnBatchNorm asks for result, mean, inverse deviation and reserve space
-// (native/cudnn/BatchNorm.cpp).
+// (native/cudnn/BatchNorm.cpp). With channels last cuDNN's persistent kernels
+// take a workspace: a share of the elements, read off two shapes.
 func cudnnBatchNorm(_ *Device, o *Op) (p Plan) {
 	p.Results(len(o.Results))
+	if t := o.tensor("input"); t != nil && t.channelsLast() && o.yes("training") {
+		share := 0.1261
+		if t.DType.Half() {
+			share = 0.0506
+		}
+		p.Transient(int64(share * float64(t.Numel())))
+	}
 	return p
 }
 
 func cudnnBatchNormBackward(_ *Device, o *Op) (p Plan) {
 	p.Results(len(o.Results))
+	if t := o.tensor("input"); t != nil && t.channelsLast() {
+		p.Transient(int64(0.0837 * float64(t.Numel())))
+	}
 	return p
 }
 
