@@ -67,7 +67,7 @@ func TestBends(t *testing.T) {
 		{Rule: "jobs fit together when one of them does", File: "colocate.go", Test: "TestByHand",
 			Old: "out.Fits = out.Fits && r.Completed", Bent: "out.Fits = out.Fits || r.Completed"},
 		{Rule: "the sum of peaks is that of the last job", File: "colocate.go", Test: "TestByHand",
-			Old: "out.SumOfPeaks += peak", Bent: "out.SumOfPeaks = overhead + peak"},
+			Old: "out.SumOfPeaks += alone", Bent: "out.SumOfPeaks = overhead + alone"},
 
 		{Rule: "capacity_used ignores the limit", File: "alerts.go", Test: "TestAlertsByHand",
 			Old: "room := r.Room()", Bent: "room := r.Capacity"},
@@ -117,7 +117,9 @@ func TestBends(t *testing.T) {
 		{Rule: "one trace that completes is enough", File: "tune.go", Test: "TestSumOfTraces",
 			Old: "c.Completed = c.Completed && f.Completed", Bent: "c.Completed = f.Completed || c.Completed"},
 		{Rule: "the retries of the last trace count", File: "tune.go", Test: "TestSumOfTraces",
-			Old: "c.NumAllocRetries += f.NumAllocRetries", Bent: "c.NumAllocRetries = f.NumAllocRetries"},
+			Old: "c.NumAllocRetries += worst.NumAllocRetries", Bent: "c.NumAllocRetries = worst.NumAllocRetries"},
+		{Rule: "the worlds of one trace add up as several traces do", File: "tune.go", Test: "TestSumOfTraces",
+			Old: "if i > 0 && (i >= len(of) || of[i] != of[i-1]) {", Bent: "if i > 0 {"},
 		{Rule: "the roomiest of several machines counts", File: "tune.go", Test: "TestRoomOfSeveral",
 			Old: "room > 0 && (t.room == 0 || room < t.room)", Bent: "room > 0 && (t.room == 0 || room > t.room)"},
 

@@ -603,6 +603,12 @@ func TestSumOfTraces(t *testing.T) {
 	if c.ReservedPeak != 80 || c.AllocatedPeak != 65 || c.NumAllocRetries != 3 || c.NumOOMs != 1 || c.Driver.Mallocs != 20 || c.Driver.StallUS != 200 || !c.Completed || c.Utilization != 65.0/80 {
 		t.Errorf("%+v", c)
 	}
+	// Two worlds of one trace, and a trace of one: the worst of the worlds counts.
+	c = Candidate{perTrace: []*sim.Result{result(80, 60, 1, 0, true), result(90, 50, 4, 1, true), result(70, 65, 2, 0, true)}}
+	c.sum([]int{0, 0, 1})
+	if c.ReservedPeak != 90 || c.AllocatedPeak != 65 || c.NumAllocRetries != 6 || c.NumOOMs != 1 || c.Driver.Mallocs != 20 || c.Driver.StallUS != 200 {
+		t.Errorf("two worlds and one: %+v", c)
+	}
 	c = Candidate{perTrace: []*sim.Result{result(1, 1, 0, 0, true), result(1, 1, 0, 0, false)}}
 	if c.sum([]int{0, 1}); c.Completed {
 		t.Error("completes although one of its traces does not")

@@ -42,7 +42,7 @@ func TestBends(t *testing.T) {
 		{Rule: "a policy that knows the run is given another order", File: "run.go", Test: "TestPrepareOrder",
 			Old: "cfg.Policy, cfg.StartOrder = done, 0", Bent: "cfg.Policy = done"},
 		{Rule: "a span prepares for the wrong order", File: "span.go", Test: "TestPrepareOrder",
-			Old: "runs[k].Policy, runs[k].StartOrder = first.Policy, 0", Bent: "orders[k].Policy = first.Policy"},
+			Old: "runs[k].Policy, runs[k].StartOrder = first.Policy, 0", Bent: "runs[k].Policy = first.Policy"},
 		{Rule: "a prepared policy serves any room", File: "offline.go", Test: "TestPrepare",
 			Old: " && p.room == room {", Bent: " {"},
 		{Rule: "the room ignores the limit", File: "offline.go", Test: "TestPrepare",
