@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"allocsim/internal/bytesize"
 	"allocsim/internal/plural"
@@ -118,7 +119,7 @@ func Plan(ctx context.Context, jobs []Case, opts PlanOptions) (*Planning, error)
 	}
 	out := &Planning{GPUs: []CardVerdict{}, Baseline: tuning.Baseline.Conf, Evidence: evidenceOf(jobs), Besides: append([]gpus.Share{}, opts.Besides...)}
 	out.Notes = planNotes(jobs)
-	f := &fitting{capacityPlan: p, evidence: &out.Evidence, atSize: make(map[int64]*setting)}
+	f := &fitting{capacityPlan: p, evidence: &out.Evidence, atSize: make(map[size]*setting)}
 	for i := range p.jobs {
 		out.MinCapacity.Bound = max(out.MinCapacity.Bound, p.jobs[i].Need())
 		f.known = max(f.known, p.jobs[i].Known().Reserved)
@@ -183,7 +184,7 @@ type fitting struct {
 	baseline, best *setting
 	// atSize is the setting found by a search for devices of one size; nil =
 	// searched, and none works.
-	atSize map[int64]*setting
+	atSize map[size]*setting
 }
 
 // least finds the setting that needs least: among the best of the search on an
@@ -203,7 +204,7 @@ func (f *fitting) least(ctx context.Context, tuning *Tuning) (*setting, error) {
 	}
 	const rounds = 4
 	for range rounds {
-		s, err := f.search(ctx, least-sim.Granule)
+		s, err := f.search(ctx, least-sim.Granule, false)
 		if err != nil {
 			return nil, err
 		}
@@ -228,27 +229,37 @@ func (f *fitting) least(ctx context.Context, tuning *Tuning) (*setting, error) {
 	return best, nil
 }
 
+// A size is that of a device which may have no expandable segments.
+type size struct {
+	capacity     int64
+	noExpandable bool
+}
+
 // search looks for a setting under which the jobs complete on a device of
-// capacity bytes, as tune does for that device; nil if it finds none.
-func (f *fitting) search(ctx context.Context, capacity int64) (*setting, error) {
+// capacity bytes, as tune does for that device; nil if it finds none. The device
+// may have no expandable segments.
+func (f *fitting) search(ctx context.Context, capacity int64, noExpandable bool) (*setting, error) {
 	if capacity < f.need || capacity <= 0 {
 		return nil, nil
 	}
-	if s, done := f.atSize[capacity]; done {
+	at := size{capacity, noExpandable}
+	if s, done := f.atSize[at]; done {
 		return s, nil
 	}
+	opts := f.opts.Tune
+	opts.NoExpandable = opts.NoExpandable || noExpandable
 	jobs := slices.Clone(f.jobs)
 	for i := range jobs {
 		jobs[i].Machine = sim.On(capacity, 0)
 	}
-	t, err := Tune(ctx, jobs, f.opts.Tune)
+	t, err := Tune(ctx, jobs, opts)
 	if err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	f.atSize[capacity] = nil
+	f.atSize[at] = nil
 	b := &t.Best
 	if !b.Completed || b.NumOOMs > 0 || b.last() || b.spec == nil {
 		return nil, nil
@@ -261,7 +272,7 @@ func (f *fitting) search(ctx context.Context, capacity int64) (*setting, error) 
 	}
 	// It works here, whatever lies between.
 	s.min = min(s.min, up(capacity))
-	f.atSize[capacity] = s
+	f.atSize[at] = s
 	return s, nil
 }
 
@@ -376,6 +387,11 @@ func (c cardFit) better(o cardFit) bool {
 	return c.a.Headroom > o.a.Headroom
 }
 
+// runsOn reports whether a card has what a setting needs.
+func (f *fitting) runsOn(card gpus.Card, s *setting) bool {
+	return card.Expandable() || !strings.Contains(s.conf, "expandable_segments:True")
+}
+
 // judge gives the verdict for one card: the present setting if that fits, else
 // the best one, else what a search for this card finds.
 func (f *fitting) judge(ctx context.Context, card gpus.Card) (CardVerdict, error) {
@@ -389,7 +405,7 @@ func (f *fitting) judge(ctx context.Context, card gpus.Card) (CardVerdict, error
 	}
 	v.WithBaseline = now.a.Verdict
 	c := now
-	if c.a.Verdict != gpus.Fits && c.a.Verdict != gpus.Unknown && f.best != f.baseline {
+	if c.a.Verdict != gpus.Fits && c.a.Verdict != gpus.Unknown && f.best != f.baseline && f.runsOn(card, f.best) {
 		other, err := f.assess(ctx, card, f.best)
 		if err != nil {
 			return v, err
@@ -399,7 +415,7 @@ func (f *fitting) judge(ctx context.Context, card gpus.Card) (CardVerdict, error
 		}
 	}
 	if usable := c.a.Usable; c.a.Verdict != gpus.Unknown && c.by > usable && usable >= f.need {
-		s, err := f.search(ctx, usable)
+		s, err := f.search(ctx, usable, !card.Expandable())
 		if err != nil {
 			return v, err
 		}
@@ -423,7 +439,7 @@ func (f *fitting) judge(ctx context.Context, card gpus.Card) (CardVerdict, error
 		if fragile, err = f.fragile(ctx, c.s, c.a.Usable); err != nil {
 			return v, err
 		}
-		if fragile > 0 && c.s == f.baseline && f.best != f.baseline {
+		if fragile > 0 && c.s == f.baseline && f.best != f.baseline && f.runsOn(card, f.best) {
 			other, err := f.assess(ctx, card, f.best)
 			if err != nil {
 				return v, err

@@ -27,6 +27,8 @@ type space struct {
 	// collect reports that garbage collection can work: there is a limit, or
 	// one can be set by a fraction.
 	collect bool
+	// noExpandable leaves expandable segments out.
+	noExpandable bool
 	// fractions are memory fractions worth trying; empty when the program
 	// sets its own or the device's size is unknown.
 	fractions []float64
@@ -248,6 +250,9 @@ type configs struct {
 }
 
 func (cs *configs) add(c conf.Config) {
+	if c.ExpandableSegments && cs.s.noExpandable {
+		return
+	}
 	if c.ExpandableSegments {
 		// max_split_size with expandable segments lets a segment grow without
 		// bound (R02); collection does not touch expandable segments.

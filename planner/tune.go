@@ -12,6 +12,7 @@ import (
 	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
 	"allocsim/sim"
+	"allocsim/traces"
 )
 
 // TuneOptions steer Tune. The zero value is right for most.
@@ -33,6 +34,9 @@ type TuneOptions struct {
 	// another of their family. The answer is the same without; the list of
 	// candidates has fewer whole ones.
 	Whole bool
+	// NoExpandable leaves expandable segments out, for a device that has no
+	// virtual-memory calls (Tegra: PyTorch ends there with an error).
+	NoExpandable bool
 	// Progress, if not nil, is told how many simulations are done.
 	Progress func(done, total int64)
 }
@@ -209,7 +213,7 @@ type tuner struct {
 	done     int64
 	// of is the case that each of jobs is a world of: a recording that fits
 	// several explanations is among jobs once for each.
-	of []int
+	of       []int
 	part     bool // the beginning of a job's recording is missing
 	modelled *Modelled
 	iters    int // iterations of all traces; -1 = not counted yet
@@ -262,6 +266,7 @@ func (t *tuner) prepare() error {
 		t.machines = append(t.machines, m)
 	}
 	t.space = newSpace(t.jobs, t.base, t.version)
+	t.space.noExpandable = t.opts.NoExpandable
 	t.space.collect = limited
 	return nil
 }
@@ -576,8 +581,18 @@ func figures(res *sim.Result) Candidate {
 func (t *tuner) async(ctx context.Context) error {
 	c := t.space.plain()
 	c.Backend = conf.CudaMallocAsync
-	if !conf.Check(c, t.version).OK {
+	// It has no MemPool (pytorch#192464): the program would not run.
+	if !conf.Check(c, t.version).OK || slices.ContainsFunc(t.jobs, memPools) {
 		return nil
 	}
 	return t.evaluate(ctx, []conf.Config{c}, false)
+}
+
+// memPools reports whether a job allocates in a torch.cuda.MemPool: its ids
+// have a zero first, those of a graph's own pool a zero second.
+func memPools(j Case) bool {
+	pools := j.Trace.Pools
+	return slices.ContainsFunc(j.Trace.Events, func(e traces.Event) bool {
+		return e.Kind == traces.Alloc && e.Pool != 0 && pools[e.Pool][0] == 0
+	})
 }

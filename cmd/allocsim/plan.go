@@ -251,6 +251,9 @@ func (a *app) showPlan(r *planner.Planning, all bool) error {
 		}
 		if g.Conf != r.Baseline {
 			setting = "best"
+			if g.Conf != m.BestConf {
+				setting = text.Head(g.Conf, 28) // this card's own
+			}
 		}
 		switch g.Verdict {
 		case gpus.Unknown:

@@ -226,6 +226,10 @@ type Assessment struct {
 	Reason string `json:"reason"`
 }
 
+// Expandable reports whether PyTorch's expandable segments work on the card:
+// Tegra (Jetson) has no virtual-memory calls, and PyTorch ends with an error.
+func (c Card) Expandable() bool { return !strings.HasPrefix(c.Name, "Jetson") }
+
 // Margin is the headroom, in bytes, that a verdict of Fits needs: the width of
 // the overhead's range (it was read from few processes; other libraries take
 // as much again) plus NameMargin unless the total was measured on the card
