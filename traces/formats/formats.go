@@ -390,7 +390,9 @@ func unknown(head []byte, path string) error {
 	case len(text) == 0:
 		return errors.New("there is nothing in it but white space")
 	case has("PK\x03\x04"):
-		return errors.New("a zip archive (torch.save writes model checkpoints so), not a memory snapshot; record one with torch.cuda.memory._dump_snapshot (see allocsim record)")
+		return errors.New("a zip archive: unpack it if a snapshot is packed in it; what torch.save wrote can't be read, so load it and write the snapshot with pickle.dump (a new one: torch.cuda.memory._dump_snapshot, see allocsim record)")
+	case len(head) > 262 && string(head[257:262]) == "ustar":
+		return errors.New("a tar archive: unpack it and give the snapshot that is in it")
 	case has("\xfd7zXZ"), has("7z\xbc\xaf"):
 		return errors.New("packed with xz or 7z; unpack it first (gzip and Zstandard are read as they are)")
 	case has("\x1f\x8b"), has("\x28\xb5\x2f\xfd"):

@@ -59,6 +59,7 @@ type converter struct {
 	finalErr error     // what is wrong with them
 	caches   []int64   // empty_cache calls, µs since the epoch, ascending
 	settings map[string]string
+	cut      bool                    // the history is no more than a single entry
 	emptying map[traces.StackID]bool // what namesEmptyCache has found
 
 	kinds                [actOther + 1]int   // entries of each action

@@ -8,10 +8,13 @@ import (
 
 // Detect reports whether data that begin with head look like a pickle. Files
 // of every pickle are taken, so that Read can say what is wrong with those
-// that hold no snapshot.
+// that hold no snapshot. A snapshot written as JSON is one, too.
 func Detect(head []byte) bool {
 	if len(head) < 2 {
 		return false
+	}
+	if detectJSON(head) {
+		return true
 	}
 	switch head[0] {
 	case 0x80: // PROTO, protocols 2 to 5; later ones have a clear error

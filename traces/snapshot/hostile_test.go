@@ -50,9 +50,10 @@ func TestShared(t *testing.T) {
 	// A shared entry is an entry each time, like in a list of its own.
 	one := &pickletest.Dict{kv("action", "snapshot"), kv("addr", 0), kv("size", 0), kv("stream", 0), kv("time_us", 1)}
 	other := pickletest.Dict{kv("action", "segment_alloc"), kv("addr", 4096), kv("size", 4096), kv("stream", 0), kv("time_us", 1)}
-	v := pickletest.Dict{kv("device_traces", pickletest.List{pickletest.List{one, other, one, one}})}
+	third := pickletest.Dict{kv("action", "segment_alloc"), kv("addr", 8192), kv("size", 4096), kv("stream", 0), kv("time_us", 1)}
+	v := pickletest.Dict{kv("device_traces", pickletest.List{pickletest.List{one, other, one, one, third}})}
 	rec, err := Read(context.Background(), bytes.NewReader(pickletest.Marshal(v, 4)), Options{})
-	if err != nil || len(rec.Devices[0].Recorded.Driver) != 1 {
+	if err != nil || len(rec.Devices[0].Recorded.Driver) != 2 {
 		t.Errorf("%v", err)
 	}
 }

@@ -249,7 +249,7 @@ type records struct {
 
 	root      [4]pickle.Value // segments, device_traces, allocator_settings, external_annotations
 	rootSeen  [4]bool
-	hasRoot   bool
+	roots     int   // dicts that are snapshots
 	malformed error // of the first dict that could not be read
 	fieldVals [numKeys]pickle.Value
 	layout    layout
@@ -356,7 +356,7 @@ func (r *records) rootDict(seen uint64) pickle.Value {
 			r.root[i] = pickle.None // fieldVals has what an earlier dict had there
 		}
 	}
-	r.hasRoot = true
+	r.roots++
 	return record(recRoot, 0)
 }
 

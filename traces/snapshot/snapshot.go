@@ -26,6 +26,7 @@ import (
 	"slices"
 
 	"allocsim/internal/pickle"
+	"allocsim/internal/plural"
 	"allocsim/traces"
 )
 
@@ -83,7 +84,14 @@ func read(ctx context.Context, r io.Reader, opts Options) (*traces.Recording, er
 		return nil, notASnapshot(head)
 	}
 	rec := newRecords()
-	dec := pickle.NewDecoder(ctx, io.MultiReader(bytes.NewReader(head), r), rec, known...)
+	whole := &counted{r: io.MultiReader(bytes.NewReader(head), r)}
+	var in io.Reader = whole
+	if detectJSON(head) {
+		piped := pickled(whole)
+		defer piped.Close()
+		in = piped
+	}
+	dec := pickle.NewDecoder(ctx, in, rec, known...)
 	dec.Progress = opts.Progress
 	root, err := dec.Decode()
 	switch {
@@ -92,15 +100,45 @@ func read(ctx context.Context, r io.Reader, opts Options) (*traces.Recording, er
 	case err != nil:
 		return nil, err
 	}
+	more := in == io.Reader(whole) && whole.exceeds(dec.Offset())
 	dec.Release()
-	return rec.recording(ctx, dec, root, opts)
+	out, err := rec.recording(ctx, dec, root, opts)
+	if err == nil && more {
+		for _, t := range out.Devices {
+			t.Notes = append(t.Notes, "The file goes on behind the snapshot, perhaps with a second one; only the first is read.")
+		}
+	}
+	return out, err
+}
+
+// counted counts the bytes read.
+type counted struct {
+	r io.Reader
+	n int64
+}
+
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.n += int64(n)
+	return n, err
+}
+
+// exceeds reports that there are bytes beyond the first n.
+func (c *counted) exceeds(n int64) bool {
+	var b [1]byte
+	c.Read(b[:]) // at the end it reads nothing
+	return c.n > n
 }
 
 // recording converts what was decoded.
 func (r *records) recording(ctx context.Context, dec *pickle.Decoder, root pickle.Value, opts Options) (*traces.Recording, error) {
 	k, i, ok := split(root)
 	switch {
-	case ok && k == recRoot && r.hasRoot:
+	case ok && k == recRoot && r.roots > 0:
+	case r.roots == 1 && !(ok && k == recList):
+		// The snapshot lies in a list, a tuple or a dict.
+	case r.roots > 1:
+		return nil, fmt.Errorf("the file holds %d snapshots in one list or dict; dump each to a file of its own", r.roots)
 	case ok && k == recList && r.lists[i].of == recSegment:
 		// torch.cuda.memory_snapshot() pickled: a bare list of segments.
 		r.root[0], r.rootSeen[0] = root, true
@@ -121,12 +159,13 @@ func (r *records) recording(ctx context.Context, dec *pickle.Decoder, root pickl
 		return nil, err
 	}
 	settings := r.settings(dec)
+	cut := r.cut(perDevice)
 
 	out := &traces.Recording{}
 	for dev := range max(len(perDevice), len(segs)) {
 		c := &converter{
 			ctx: ctx, rec: r, dec: dec, source: opts.Source, device: dev,
-			hasFinal: r.rootSeen[0], caches: opts.Sidecar.emptyCaches(), settings: settings,
+			hasFinal: r.rootSeen[0], caches: opts.Sidecar.emptyCaches(), settings: settings, cut: cut,
 		}
 		if dev < len(perDevice) && perDevice[dev] >= 0 {
 			l := r.lists[perDevice[dev]]
@@ -223,7 +262,7 @@ func (c *converter) convert() (*traces.Trace, error) {
 	if c.hasFinal {
 		c.prepareFinal()
 	}
-	if c.n == 0 {
+	if c.n == 0 || c.cut {
 		return c.stateOnly()
 	}
 	c.scan()
@@ -261,6 +300,28 @@ func (c *converter) replayAny() (*traces.Trace, error) {
 	return t, err
 }
 
+// cut reports that no device has more than one entry that says what was asked of
+// its allocator. A ring buffer of one entry, which is PyTorch's default for
+// _record_memory_history(True), is no history: the first allocation of a program
+// makes two.
+func (r *records) cut(perDevice []int) bool {
+	for _, l := range perDevice {
+		if l < 0 {
+			continue
+		}
+		n := 0
+		for i := range r.lists[l].n {
+			if r.entries.at(r.lists[l].start+i).action < actSnapshot {
+				n++
+			}
+			if n > 1 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // stateOnly makes a trace without events from the final segments.
 func (c *converter) stateOnly() (*traces.Trace, error) {
 	o := c.newOutput(0)
@@ -268,7 +329,12 @@ func (c *converter) stateOnly() (*traces.Trace, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.note("The file holds the segments at one moment and no history, so nothing can be replayed. Call torch.cuda.memory._record_memory_history() before the model is built.")
+	switch {
+	case c.n == 0:
+		c.note("The file holds the segments at one moment and no history, so nothing can be replayed. Call torch.cuda.memory._record_memory_history() before the model is built.")
+	default:
+		c.note("The history was cut to %s (max_entries=1 is what _record_memory_history(True) takes), from which nothing can be replayed or concluded: the file holds the segments at one moment. Record with max_entries=sys.maxsize.", plural.Count(c.n, "entry", "entries"))
+	}
 	t, renumber, err := o.b.Build()
 	if err != nil {
 		return nil, err
