@@ -32,6 +32,12 @@ gives figures per iteration and finds leaks:
         ...
         recorder.step()
 
+Without the GPU: the program runs on tensors without memory, for the card that
+you name, and every command reads the result as a recording:
+
+    python %[1]s --dry-run --gpu "H100 80GB" -o job train.py --its --arguments
+    allocsim tune job.dryrun
+
 It needs PyTorch 2.1 or newer and nothing else. Cost an event:
 %.2[3]f µs, %.2[4]f µs with frames=True (Python stacks, which say who holds the
 memory); about %.0[5]f bytes of host memory and %.0[6]f bytes of file.

@@ -24,6 +24,11 @@ A process of a distributed job adds its rank: NAME.rank3.pickle. Then
     allocsim inspect NAME.pickle
     allocsim tune NAME.pickle
 
+No GPU yet? This runs the program on tensors without memory, for a card that is
+only named, and writes NAME.dryrun and NAME.json; allocsim reads them the same:
+
+    python allocsim_record.py --dry-run --gpu "H100 80GB" -o NAME train.py
+
 start() does not initialise CUDA: recording begins when the program does, so
 that PYTORCH_CUDA_ALLOC_CONF may still be set and processes still be forked. A
 failure of the recorder is reported on standard error and never stops the
@@ -150,13 +155,6 @@ class Recorder:
             self._say("could not write %s: %s: %s" % (self.name, type(e).__name__, e))
 
     # The rest is internal.
-
-    @staticmethod
-    def _world_size():
-        try:
-            return max(int(os.environ.get("WORLD_SIZE") or 1), 1)
-        except ValueError:
-            return 1
 
     def _say(self, text):
         try:
@@ -310,7 +308,6 @@ class Recorder:
             "device": main["device"],
             "device_index": main["index"],
             "device_total": main["device_total"],
-            "world_size": self._world_size(),
             "mem_get_info": list(torch.cuda.mem_get_info(main["index"])),
             "settings": settings,
             "error": self.error,

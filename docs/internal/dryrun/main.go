@@ -27,6 +27,7 @@ import (
 	"strings"
 	"text/template"
 
+	"allocsim/planner"
 	"allocsim/policies"
 	_ "allocsim/policies/all"
 	"allocsim/sim"
@@ -110,15 +111,16 @@ func replay(path string) (peaks, error) {
 	if err != nil {
 		return peaks{}, err
 	}
-	policy, err := policies.New("torch")
+	c, err := planner.NewCase(ctx, tr, planner.Choice{})
 	if err != nil {
 		return peaks{}, err
 	}
-	r, err := sim.Run(ctx, tr, policy, sim.Config{})
+	r, err := sim.Run(ctx, c.Trace, c.Config())
 	if err != nil {
 		return peaks{}, err
 	}
-	return peaks{r.Stats["allocated_bytes.all.peak"], r.Stats["reserved_bytes.all.peak"], r.Stats["allocation.all.allocated"]}, nil
+	s := &r.Stats
+	return peaks{s.AllocatedBytes[policies.All].Peak, s.ReservedBytes[policies.All].Peak, s.Allocation[policies.All].Allocated}, nil
 }
 
 func load(root, name string) (results, error) {
@@ -151,12 +153,12 @@ type figures struct {
 }
 
 type book struct {
-	Rows                                                []row
-	N                                                   int
-	Device                                              string
+	Rows                                                 []row
+	N                                                    int
+	Device                                               string
 	AllocatedBefore, Allocated, ReservedBefore, Reserved figures
-	Requests                                            figures
-	Peers                                               []peer
+	Requests                                             figures
+	Peers                                                []peer
 }
 
 // peer is another estimator's error on the programs that it covers.
