@@ -9,6 +9,7 @@ import (
 
 	"allocsim/planner"
 	"allocsim/planner/gpus"
+	"allocsim/plots"
 	"allocsim/policies"
 	"allocsim/policies/torch/conf"
 	"allocsim/traces/synth"
@@ -24,7 +25,7 @@ var completions = map[string]cobra.CompletionFunc{
 	"fail-on": completeAlert,
 	"vary":    values("batch", "seq"),
 	"engine":  values("torch", "cuda", "sim"),
-	"kind":    fixed(kindNames),
+	"kind":    fixed(plots.Kinds),
 	"x":       values("time", "events"),
 
 	"precision":  values("fp32", "fp16-amp", "bf16-amp", "bf16", "fp16", "int8"),

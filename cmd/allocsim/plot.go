@@ -18,13 +18,13 @@ import (
 	"github.com/spf13/pflag"
 	"gonum.org/v1/plot/vg"
 
-	"allocsim/internal/bytesize"
+	"allocsim/internal/progress"
 	"allocsim/planner"
 	"allocsim/planner/gpus"
 	"allocsim/plots"
 	"allocsim/policies"
 	"allocsim/policies/torch"
-	"allocsim/sim"
+	"allocsim/policies/torch/conf"
 )
 
 // plotting is the plot command.
@@ -126,9 +126,8 @@ func (p *plotting) run(cmd *cobra.Command, path string) error {
 		return err
 	}
 	e.confSet = false // --conf is a list here
-	draw, ok := drawings[p.kind]
-	if !ok {
-		return fmt.Errorf("--kind %q: known kinds are %s", p.kind, strings.Join(kindNames(), ", "))
+	if !slices.Contains(plots.Kinds(), p.kind) {
+		return fmt.Errorf("--kind %q: known kinds are %s", p.kind, strings.Join(plots.Kinds(), ", "))
 	}
 	if p.out == "" {
 		return errors.New("say where the figure goes: -o FILE.png, FILE.svg or FILE.pdf")
@@ -166,312 +165,92 @@ func (p *plotting) run(cmd *cobra.Command, path string) error {
 	if !p.noFooter {
 		o.Footer = fmt.Sprintf("%s | input sha256 %.16s | allocsim %s", commandLine(cmd, []string{path}), doc.SHA256, version())
 	}
-	c := &canvas{plotting: p, ctx: cmd.Context(), Case: subject, source: filepath.Base(path)}
+	about := plots.Subject{Case: subject, Source: filepath.Base(path)}
 	if p.axis == "events" {
-		c.axis = plots.ByEvent
+		about.Axis = plots.ByEvent
 	} else if p.axis != "time" {
 		return fmt.Errorf("--x %q: time or events", p.axis)
 	}
-	c.notes = append(slices.Clone(c.Trace.Notes), c.Recovered.Inferred...)
-	fig, err := draw(c)
+	fig, err := p.draw(cmd.Context(), about)
 	if err != nil {
 		return err
 	}
-	err = out.Write(func(w io.Writer) error { return plots.Render(w, fig, o) })
+	err = out.Write(func(w io.Writer) error { return plots.Render(w, fig.Figure, o) })
 	if errors.Is(err, plots.ErrNothing) {
-		return fmt.Errorf("%s: %w", path, c.nothing())
+		return fmt.Errorf("%s: %w", path, fig.Nothing(subject))
 	}
 	if err != nil {
 		return err
 	}
-	doc.Runs, doc.Notes = append([]string{}, c.shown...), append([]string{}, c.notes...)
+	doc.Runs = append([]string{}, fig.Runs...)
+	doc.Notes = append([]string{}, slices.Concat(subject.Trace.Notes, subject.Recovered.Inferred, fig.Notes)...)
 	if a.json {
 		return a.printJSON(doc)
 	}
-	a.notes(c.notes)
+	a.notes(doc.Notes)
 	return nil
 }
 
-// drawings are the kinds of figure and how their data are made.
-var drawings = map[string]func(*canvas) (plots.Figure, error){
-	"timeline":      (*canvas).timeline,
-	"map":           (*canvas).addresses,
-	"fragmentation": (*canvas).fragmentation,
-	"sizes":         (*canvas).sizes,
-	"compare":       (*canvas).compare,
-	"pareto":        (*canvas).pareto,
-	"fit":           (*canvas).fit,
-}
-
-func kindNames() []string {
-	var names []string
-	for k := range drawings {
-		names = append(names, k)
-	}
-	slices.Sort(names)
-	return names
-}
-
-// canvas is a figure in the making.
-type canvas struct {
-	*plotting
-	*planner.Case
-	ctx    context.Context
-	axis   plots.Axis
-	source string
-	shown  []string // the runs
-	notes  []string
-	tuning *planner.Tuning
-	limit  int64 // of the run that may take most; 0 = none or not simulated
-}
-
-// nothing says why a figure has no data.
-func (c *canvas) nothing() error {
-	if sim.Need(c.Trace) == 0 {
-		return fmt.Errorf("%w: the trace has no allocations", plots.ErrNothing)
-	}
-	limit := c.limit
-	if limit == 0 { // as the recording ran
-		limit = c.Machine.Room()
-	}
-	return fmt.Errorf("every allocation fails in %s, so there is nothing to draw", bytesize.Format(limit))
-}
-
-// variant is one run to show.
-type variant struct {
-	name string
-	spec *policies.Spec
-}
-
-// variants are the runs that the flags ask for: the recorded setting unless
-// they name others, and the best.
-func (c *canvas) variants(more ...*policies.Spec) ([]variant, error) {
-	var out []variant
-	seen := make(map[string]bool)
-	add := func(s *policies.Spec) {
-		if n := s.Label(); !seen[n] {
-			seen[n] = true
-			out = append(out, variant{n, s})
-			c.shown = append(c.shown, s.String())
-			c.notes = append(c.notes, s.Notes...)
-		}
-	}
-	v := c.env.version(c.Trace)
-	for _, s := range c.confs {
+// specs are the policies that the flags name.
+func (p *plotting) specs(v conf.Version) ([]*policies.Spec, error) {
+	var out []*policies.Spec
+	for _, s := range p.confs {
 		spec, err := torch.Parse(s, v)
 		if err != nil {
 			return nil, fmt.Errorf("--conf: %w", err)
 		}
-		add(spec)
+		out = append(out, spec)
 	}
-	for _, s := range c.names {
+	for _, s := range p.names {
 		spec, err := planner.ParsePolicy(s, v)
 		if err != nil {
 			return nil, err
 		}
-		add(spec)
-	}
-	if len(out) == 0 {
-		add(c.Policy)
-		for _, s := range more {
-			add(s)
-		}
-	}
-	if c.best {
-		t, err := c.tune(false)
-		if err != nil {
-			return nil, err
-		}
-		add(t.Best.Spec())
+		out = append(out, spec)
 	}
 	return out, nil
 }
 
-// tune searches for the best setting, once; whole simulates to their end also
-// the settings that cannot win, to be drawn.
-func (c *canvas) tune(whole bool) (*planner.Tuning, error) {
-	if c.tuning != nil {
-		return c.tuning, nil
+// draw makes the figure of a case, with progress.
+func (p *plotting) draw(ctx context.Context, s plots.Subject) (*plots.Drawn, error) {
+	var bar *progress.Bar
+	what := ""
+	s.Progress = func(now string, done, total int64) {
+		if now != what {
+			bar.Done()
+			what, bar = now, p.env.a.progress(now, "runs")
+		}
+		bar.Set(done, total)
 	}
-	bar := c.env.a.progress("searching", "runs")
-	defer bar.Done()
-	t, err := planner.Tune(c.ctx, []planner.Case{*c.Case}, planner.TuneOptions{Version: c.env.version(c.Trace), Whole: whole, Progress: bar.Set})
-	if err != nil {
+	defer func() { bar.Done() }()
+	var err error
+	v := p.env.version(s.Case.Trace)
+	s.Version, s.Best, s.Rows = v, p.best, p.rows
+	if s.Specs, err = p.specs(v); err != nil {
 		return nil, err
 	}
-	if err := c.ctx.Err(); err != nil {
-		return nil, err
-	}
-	c.tuning = t
-	return t, nil
-}
-
-// simulate runs one variant with observers.
-func (c *canvas) simulate(v variant, obs ...sim.Observer) (*sim.Result, error) {
-	cfg := c.Config()
-	cfg.Policy = v.spec
-	res, err := sim.Run(c.ctx, c.Trace, cfg, obs...)
-	if err == nil {
-		c.limit = max(c.limit, res.Room())
-	}
-	return res, err
-}
-
-func (c *canvas) timeline() (plots.Figure, error) {
-	vs, err := c.variants()
-	if err != nil {
-		return nil, err
-	}
-	fig := &plots.Timeline{Source: c.source}
-	if len(vs) > 1 {
-		fig.Bound = sim.Bound(c.Trace)
-	}
-	for _, v := range vs {
-		r := plots.NewRecorder(c.Trace, c.axis, plots.Columns)
-		res, err := c.simulate(v, r)
+	if p.kind == "fit" {
+		cat, err := p.env.catalog()
 		if err != nil {
 			return nil, err
 		}
-		fig.Runs = append(fig.Runs, plots.Run{Name: v.name, Memory: r.Memory(), Limit: res.Room()})
-	}
-	return fig, nil
-}
-
-func (c *canvas) addresses() (plots.Figure, error) {
-	vs, err := c.variants()
-	if err != nil {
-		return nil, err
-	}
-	fig := &plots.Map{Source: c.source}
-	for _, v := range vs {
-		r := plots.NewSpaceRecorder(c.Trace, v.spec, c.axis, 1, true)
-		if _, err := c.simulate(v, r); err != nil {
-			return nil, err
-		}
-		fig.Runs = append(fig.Runs, plots.MapRun{Name: v.name, Layout: r.Layout()})
-	}
-	return fig, nil
-}
-
-func (c *canvas) fragmentation() (plots.Figure, error) {
-	vs, err := c.variants()
-	if err != nil {
-		return nil, err
-	}
-	fig := &plots.Fragmentation{Source: c.source}
-	for _, v := range vs {
-		r := plots.NewSpaceRecorder(c.Trace, v.spec, c.axis, plots.Columns, false)
-		if _, err := c.simulate(v, r); err != nil {
-			return nil, err
-		}
-		fig.Runs = append(fig.Runs, plots.FragmentationRun{Name: v.name, Fragments: r.Fragments()})
-	}
-	return fig, nil
-}
-
-func (c *canvas) sizes() (plots.Figure, error) {
-	vs, err := c.variants()
-	if err != nil {
-		return nil, err
-	}
-	if len(vs) > 1 {
-		return nil, errors.New("--kind sizes shows one allocator; give one --conf or --policy")
-	}
-	r := plots.NewSizeRecorder()
-	if _, err := c.simulate(vs[0], r); err != nil {
-		return nil, err
-	}
-	return &plots.Sizes{Source: c.source, Policy: vs[0].name, Bins: r.Bins(), Marks: plots.SizeMarks(vs[0].spec)}, nil
-}
-
-func (c *canvas) compare() (plots.Figure, error) {
-	var others []*policies.Spec
-	if s, err := torch.Expandable(c.env.version(c.Trace)); err == nil { // else an old PyTorch
-		others = append(others, s)
-	}
-	for _, name := range []string{"cupy", "rmm-pool", "direct"} {
-		s, err := policies.Parse(name)
-		if err != nil {
-			return nil, err
-		}
-		others = append(others, s)
-	}
-	vs, err := c.variants(others...)
-	if err != nil {
-		return nil, err
-	}
-	// As the compare command has it: with the requests that failed.
-	fig := &plots.Compare{Source: c.source, Bound: sim.Need(c.Trace)}
-	bar := c.env.a.progress("simulating", "runs")
-	defer bar.Done()
-	for i, v := range vs {
-		res, err := c.simulate(v)
-		if err != nil {
-			return nil, err
-		}
-		o := plots.OutcomeOf(v.name, res)
-		if res.Completed {
-			cfg := c.Config()
-			cfg.Policy = v.spec
-			span, err := sim.SampleSpan(c.ctx, c.Trace, cfg, sim.SpanOrders, 0)
+		s.Cards = cat.All()
+		if p.env.gpu != "" {
+			card, err := p.env.card()
 			if err != nil {
 				return nil, err
 			}
-			o.Low, o.High = span.ReservedPeak[0], span.ReservedPeak[1]
+			s.Cards = append([]gpus.Card{card}, card.Slices()...)
 		}
-		fig.Limit = max(fig.Limit, res.Room())
-		fig.Outcomes = append(fig.Outcomes, o)
-		bar.Set(int64(i+1), int64(len(vs)))
 	}
-	return fig, nil
-}
-
-func (c *canvas) pareto() (plots.Figure, error) {
-	if len(c.confs)+len(c.names) > 0 {
-		return nil, errors.New("--kind pareto shows every setting that tune simulates; leave --conf and --policy out")
+	d, err := plots.Draw(ctx, p.kind, s)
+	switch {
+	case errors.Is(err, plots.ErrOneRun):
+		return nil, fmt.Errorf("--kind %s shows one allocator; give one --conf or --policy", p.kind)
+	case errors.Is(err, plots.ErrAllRuns):
+		return nil, fmt.Errorf("--kind %s shows every setting that tune simulates; leave --conf and --policy out", p.kind)
 	}
-	t, err := c.tune(true)
-	if err != nil {
-		return nil, err
-	}
-	c.notes = append(c.notes, t.Notes...)
-	return plots.ParetoOf(c.source, t), nil
-}
-
-func (c *canvas) fit() (plots.Figure, error) {
-	if len(c.confs)+len(c.names) == 0 {
-		c.best = true
-	}
-	vs, err := c.variants()
-	if err != nil {
-		return nil, err
-	}
-	fig := &plots.Fit{Source: c.source}
-	for _, v := range vs {
-		_, safe, err := planner.SmallestCapacity(c.ctx, []planner.Case{*c.Case}, v.spec, 0)
-		if err != nil {
-			return nil, err
-		}
-		fig.Settings = append(fig.Settings, v.name)
-		fig.Needs = append(fig.Needs, safe)
-	}
-	cat, err := c.env.catalog()
-	if err != nil {
-		return nil, err
-	}
-	cards := cat.All()
-	if c.env.gpu != "" {
-		card, err := c.env.card()
-		if err != nil {
-			return nil, err
-		}
-		cards = append([]gpus.Card{card}, card.Slices()...)
-	}
-	fig.Cards = plots.FitCards(cards, fig.Needs, c.rows)
-	if len(fig.Cards) == 0 {
-		return nil, errors.New("the catalogue knows the memory of none of these cards")
-	}
-	return fig, nil
+	return d, err
 }
 
 // hashStdin makes what is read from standard input go through a hash.

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"allocsim/plots"
 )
 
 // TestGallery runs the commands of docs/gallery.md: each makes a figure of the
@@ -51,7 +53,7 @@ func TestGallery(t *testing.T) {
 			}
 		}
 	}
-	for k := range drawings {
+	for _, k := range plots.Kinds() {
 		if !kinds[k] {
 			t.Errorf("the gallery has no figure of kind %s", k)
 		}

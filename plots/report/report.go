@@ -308,8 +308,7 @@ func (b *builder) trace(i int) (*traceView, *source, error) {
 	const columns = 4096
 	runs := make([]*run, len(specs))
 	err = parallel(b.ctx, b.o.Workers, len(specs), func(ctx context.Context, k int) error {
-		cfg := b.jobs[i].Config()
-		cfg.Policy = specs[k]
+		cfg := b.jobs[i].On(specs[k], b.jobs[i].Machine)
 		byEvent := plots.NewRecorder(tr, plots.ByEvent, min(columns, max(len(tr.Events), 1)))
 		byTime := plots.NewRecorder(tr, plots.ByTime, columns)
 		space := plots.NewSpaceRecorder(tr, specs[k], plots.ByEvent, columns, true)
