@@ -38,8 +38,8 @@ type setting struct {
 // Effort that one walk over sizes may take, in events simulated. A walk that
 // ends before it is through errs on the safe side: safe is then where it got.
 const (
-	leastEffort = 40e6
-	safeEffort  = 160e6
+	leastEffort = 20e6
+	safeEffort  = 60e6
 )
 
 // errNever is what measure returns for a setting under which no device is
@@ -92,7 +92,8 @@ func (p *capacityPlan) run(ctx context.Context, r *sim.Runner, s *setting, capac
 func up(n int64) int64   { return (n + sim.Granule - 1) / sim.Granule * sim.Granule }
 func down(n int64) int64 { return n / sim.Granule * sim.Granule }
 
-// measure finds the peak on an unlimited device and the least size that works.
+// measure finds the peak on an unlimited device and a size that works where one
+// granule less fails.
 func (p *capacityPlan) measure(ctx context.Context, s *setting) error {
 	var runner sim.Runner
 	top, err := p.run(ctx, &runner, s, 0, 0)
@@ -102,27 +103,10 @@ func (p *capacityPlan) measure(ctx context.Context, s *setting) error {
 	if !top.works {
 		return fmt.Errorf("%s under %s: %w", p.jobs[len(top.results)-1].Trace.Source, s.spec, errNever)
 	}
-	bound := int64(0)
-	for i, res := range top.results {
+	for _, res := range top.results {
 		s.peak = max(s.peak, res.Stats.ReservedBytes[policies.All].Peak)
-		bound = max(bound, p.jobs[i].Need())
 	}
-	// What the process's own counters say may exceed the part recorded.
-	effort := int64(leastEffort)
-	fails := max(up(bound)-sim.Granule, 0)
-	for c := max(up(bound), sim.Granule); c <= max(up(s.peak), up(bound)) && effort >= 0; {
-		o, err := p.run(ctx, &runner, s, c, 0)
-		if err != nil {
-			return err
-		}
-		if o.works {
-			s.min, s.leastFound = c, true
-			return nil
-		}
-		effort -= o.events
-		fails = c
-		c = max(up(min(o.alike[1], up(s.peak))), c+sim.Granule)
-	}
+	fails := max(p.least()-sim.Granule, 0)
 	hi, err := p.enough(ctx, &runner, s, max(up(s.peak), fails+sim.Granule), 0)
 	if err != nil {
 		return err
@@ -132,6 +116,40 @@ func (p *capacityPlan) measure(ctx context.Context, s *setting) error {
 		return o.works, err
 	})
 	return err
+}
+
+// least is the smallest size on which anything could work.
+func (p *capacityPlan) least() int64 {
+	var need int64
+	for i := range p.jobs {
+		// What the process's own counters say may exceed the part recorded.
+		need = max(need, p.jobs[i].Need())
+	}
+	return max(up(need), sim.Granule)
+}
+
+// measureLeast lowers the size that measure found to the least that works: it
+// walks up from the bound, range by range, as a smaller device can work where a
+// larger one fails.
+func (p *capacityPlan) measureLeast(ctx context.Context, s *setting) error {
+	var runner sim.Runner
+	effort := int64(leastEffort)
+	for c := p.least(); c < s.min; {
+		o, err := p.run(ctx, &runner, s, c, 0)
+		if err != nil {
+			return err
+		}
+		if o.works {
+			s.min = c
+			break
+		}
+		if effort -= o.events; effort < 0 {
+			return nil
+		}
+		c = max(up(min(o.alike[1], s.min)), c+sim.Granule)
+	}
+	s.leastFound = true
+	return nil
 }
 
 // maxDoublings bounds the devices that enough tries: none is that large.
@@ -265,6 +283,9 @@ func SmallestCapacity(ctx context.Context, jobs []Case, spec *policies.Spec, wor
 	p := newCapacityPlan(jobs, PlanOptions{Tune: TuneOptions{Workers: workers}})
 	s := &setting{spec: spec}
 	if err := p.measure(ctx, s); err != nil {
+		return 0, 0, err
+	}
+	if err := p.measureLeast(ctx, s); err != nil {
 		return 0, 0, err
 	}
 	if err := p.measureSafe(ctx, s); err != nil {

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,8 +131,16 @@ func Plan(ctx context.Context, jobs []Case, opts PlanOptions) (*Planning, error)
 	if err := p.measure(ctx, f.baseline); err != nil {
 		return nil, err
 	}
+	if err := p.measureLeast(ctx, f.baseline); err != nil {
+		return nil, err
+	}
 	if f.best, err = f.least(ctx, tuning); err != nil {
 		return nil, err
+	}
+	if !f.best.leastFound {
+		if err := p.measureLeast(ctx, f.best); err != nil {
+			return nil, err
+		}
 	}
 	for _, s := range []*setting{f.baseline, f.best} {
 		if err := p.measureSafe(ctx, s); err != nil {
@@ -200,11 +209,16 @@ func (f *fitting) least(ctx context.Context, tuning *Tuning) (*setting, error) {
 			return nil, err
 		}
 		settings = append(settings, c)
-		least = min(least, c.min)
 	}
+	// The one that seems to need least may need less still.
+	first := slices.MinFunc(settings, func(a, b *setting) int { return cmp.Compare(a.min, b.min) })
+	if err := f.measureLeast(ctx, first); err != nil {
+		return nil, err
+	}
+	least = min(least, first.min)
 	const rounds = 4
 	for range rounds {
-		s, err := f.search(ctx, least-sim.Granule, false)
+		s, err := f.search(ctx, least-sim.Granule, false, false)
 		if err != nil {
 			return nil, err
 		}
@@ -237,8 +251,9 @@ type size struct {
 
 // search looks for a setting under which the jobs complete on a device of
 // capacity bytes, as tune does for that device; nil if it finds none. The device
-// may have no expandable segments.
-func (f *fitting) search(ctx context.Context, capacity int64, noExpandable bool) (*setting, error) {
+// may have no expandable segments. For a size that nobody asked about, the
+// search of a long trace is kept short.
+func (f *fitting) search(ctx context.Context, capacity int64, noExpandable, asked bool) (*setting, error) {
 	if capacity < f.need || capacity <= 0 {
 		return nil, nil
 	}
@@ -251,6 +266,9 @@ func (f *fitting) search(ctx context.Context, capacity int64, noExpandable bool)
 	jobs := slices.Clone(f.jobs)
 	for i := range jobs {
 		jobs[i].Machine = sim.On(capacity, 0)
+	}
+	if !asked {
+		opts.Budget = f.budget()
 	}
 	t, err := Tune(ctx, jobs, opts)
 	if err != nil {
@@ -274,6 +292,23 @@ func (f *fitting) search(ctx context.Context, capacity int64, noExpandable bool)
 	s.min = min(s.min, up(capacity))
 	f.atSize[at] = s
 	return s, nil
+}
+
+// shortSearch is what a search for a size that nobody asked about may take, in
+// events simulated by its candidates.
+const shortSearch = 10e6
+
+// budget is the number of settings of such a search.
+func (f *fitting) budget() int {
+	events := 1
+	for i := range f.jobs {
+		events += len(f.jobs[i].Trace.Events)
+	}
+	most := f.opts.Tune.Budget
+	if most <= 0 {
+		most = DefaultBudget
+	}
+	return max(min(shortSearch/events, most), min(most, 24))
 }
 
 // contenders are the settings whose smallest capacity is worth measuring: the
@@ -415,7 +450,7 @@ func (f *fitting) judge(ctx context.Context, card gpus.Card) (CardVerdict, error
 		}
 	}
 	if usable := c.a.Usable; c.a.Verdict != gpus.Unknown && c.by > usable && usable >= f.need {
-		s, err := f.search(ctx, usable, !card.Expandable())
+		s, err := f.search(ctx, usable, !card.Expandable(), len(f.opts.Cards) == 1)
 		if err != nil {
 			return v, err
 		}

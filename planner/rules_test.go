@@ -93,7 +93,11 @@ func TestSmallestOfSmallWorlds(t *testing.T) {
 		tr := world(t)
 		spec := rapid.SampledFrom(specs).Draw(t, "policy")
 		s := &setting{spec: spec}
-		if err := newCapacityPlan([]Case{{Trace: tr, Policy: spec}}, PlanOptions{}).measure(context.Background(), s); err != nil {
+		p := newCapacityPlan([]Case{{Trace: tr, Policy: spec}}, PlanOptions{})
+		if err := p.measure(context.Background(), s); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.measureLeast(context.Background(), s); err != nil {
 			t.Fatal(err)
 		}
 		var works []bool // by granules
@@ -101,7 +105,7 @@ func TestSmallestOfSmallWorlds(t *testing.T) {
 			works = append(works, c > 0 && serves(t, &r, tr, spec, c, 0))
 		}
 		first := int64(slices.Index(works, true))
-		if above := s.min > up(s.peak); s.leastFound == above || above && first*sim.Granule <= s.peak || !above && s.min != first*sim.Granule || !works[s.min/sim.Granule] || works[s.min/sim.Granule-1] {
+		if above := s.min > up(s.peak); above && first*sim.Granule <= s.peak || !above && s.min != first*sim.Granule || !works[s.min/sim.Granule] || works[s.min/sim.Granule-1] {
 			t.Fatalf("%d MiB are said to be the smallest, %d work: %v", s.min/mib, first*sim.Granule/mib, works)
 		}
 		worlds++
