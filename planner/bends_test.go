@@ -10,9 +10,9 @@ import (
 func TestBends(t *testing.T) {
 	bend.Run(t, []bend.Bend{
 		{Rule: "nothing is looked at below a smallest capacity", File: "capacity.go", Test: "TestLooksBelow",
-			Old: "c <= max(up(s.peak), up(bound)) && effort >= 0", Bent: "effort < 0"},
+			Old: "c := p.least(); c < s.min;", Bent: "c := s.min; c < s.min;"},
 		{Rule: "some sizes are not looked at", File: "capacity.go", Test: "TestSmallestOfSmallWorlds",
-			Old: "c = max(up(min(o.alike[1], up(s.peak))), c+sim.Granule)", Bent: "c = max(up(min(o.alike[1], up(s.peak))), c+4*sim.Granule)"},
+			Old: "c = max(up(min(o.alike[1], s.min)), c+sim.Granule)", Bent: "c = max(up(min(o.alike[1], s.min)), c+4*sim.Granule)"},
 		{Rule: "a device of the peak is enough without a run", File: "capacity.go", Test: "TestAddressesRunOut",
 			Old: "if err != nil || o.works {\n\t\t\treturn peak, err", Bent: "if err != nil || o.works || true {\n\t\t\treturn peak, err"},
 		{Rule: "a request that failed in the recording may fail", File: "capacity.go", Test: "TestByHand",
