@@ -56,6 +56,7 @@ type convCase struct {
 	*convGeometry
 	batch int64
 	half  bool
+	f16   bool // half is fp16, not bf16
 	last  bool
 	ws    [3]int64 // by pass; -1 unknown
 }
@@ -89,7 +90,7 @@ var convCases = sync.OnceValue(func() []convCase {
 			g = (&convGeometry{nd: d, transposed: n[1], c: n[2], k: n[3], groups: n[4],
 				kernel: part(0), stride: part(1), padding: part(2), dilation: part(3), in: part(4), out: part(5)}).measure()
 		default:
-			c := convCase{convGeometry: g, half: f[1][0] == 'h', last: len(f[1]) > 1}
+			c := convCase{convGeometry: g, half: f[1][0] != 'f', f16: f[1][0] == 'e', last: len(f[1]) > 1}
 			c.batch, _ = strconv.ParseInt(f[0], 10, 64)
 			for i := range c.ws {
 				c.ws[i], _ = strconv.ParseInt(f[2+i], 10, 64)
@@ -180,10 +181,18 @@ func (c *convCase) distance(o *convCase) float64 {
 			d += 1.5
 		}
 	}
+	if c.f16 != o.f16 {
+		// The two 16-bit types differ mostly in how they pad images.
+		if c.c < 8 {
+			d += 1.5
+		} else {
+			d += 0.4
+		}
+	}
 	return d
 }
 
-// Workspace is the bytes that cuDNN takes for a pass.
+// workspace is the bytes that cuDNN takes for a pass.
 func (v *Conv) workspace(p pass) int64 {
 	if v.C <= 0 || v.K <= 0 || v.Groups <= 0 || v.Batch <= 0 || product(v.Out) <= 0 {
 		return 0
@@ -191,7 +200,7 @@ func (v *Conv) workspace(p pass) int64 {
 	q := &convCase{
 		convGeometry: (&convGeometry{nd: int64(len(v.In)), c: v.C, k: v.K, groups: v.Groups,
 			kernel: v.Kernel, stride: v.Stride, padding: v.Padding, dilation: v.Dilation, in: v.In, out: v.Out}).measure(),
-		batch: v.Batch, half: v.DType.Half(), last: v.ChannelsLast,
+		batch: v.Batch, half: v.DType.Half(), f16: v.DType == F16, last: v.ChannelsLast,
 	}
 	if v.Transposed {
 		q.transposed = 1
@@ -272,11 +281,17 @@ func (c *convCase) scaled(ws int64, o *convCase) int64 {
 				return ox + oy + m*ow + n*opart
 			}
 		}
+	}
+	extra := ws - x - y - w
+	if extra > 0 && extra <= (x+y+w)/2 {
+		return ox + oy + ow + extra
+	}
+	if part > 0 {
 		if n, ok := near(ws, 3000); ok {
 			return n * opart
 		}
 	}
-	if extra := ws - x - y - w; extra > 0 {
+	if extra > 0 {
 		return ox + oy + ow + extra
 	}
 	return int64(float64(ws) / float64(x+y+w) * float64(ox+oy+ow))
