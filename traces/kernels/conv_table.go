@@ -152,7 +152,13 @@ func same(a, b []int64) bool {
 // another number of dimensions.
 func (c *convCase) family(o *convCase) int {
 	switch {
-	case c.nd != o.nd || c.half != o.half:
+	case c.half != o.half:
+		return 0
+	case c.nd != o.nd:
+		// A matrix product is one in any number of dimensions.
+		if c.taps == 1 && o.taps == 1 && c.steps == 1 && o.steps == 1 && c.kind() == o.kind() && c.last == o.last {
+			return 2
+		}
 		return 0
 	case c.transposed != o.transposed || c.last != o.last || c.kind() != o.kind():
 		return 1
@@ -184,7 +190,7 @@ func (c *convCase) distance(o *convCase) float64 {
 	if c.f16 != o.f16 {
 		// The two 16-bit types differ mostly in how they pad images.
 		if c.c < 8 {
-			d += 1.5
+			d += 5
 		} else {
 			d += 0.4
 		}
@@ -218,7 +224,7 @@ func (v *Conv) workspace(p pass) int64 {
 			continue
 		}
 		d := q.distance(o)
-		if d == 0 && f == 3 && q.batch == o.batch && same(q.in, o.in) && same(q.padding, o.padding) && same(q.dilation, o.dilation) && q.groups == o.groups {
+		if d == 0 && f == 3 && q.nd == o.nd && q.batch == o.batch && same(q.in, o.in) && same(q.padding, o.padding) && same(q.dilation, o.dilation) && q.groups == o.groups {
 			return o.ws[p]
 		}
 		if f > family && (d < farthest || least >= farthest && f > 1) || f == family && d < least {

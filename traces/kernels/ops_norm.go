@@ -152,8 +152,14 @@ func cudnnBatchNorm(_ *Device, o *Op) (p Plan) {
 	return p
 }
 
+// cudnnBatchNormBackward makes the gradient row-major first.
 func cudnnBatchNormBackward(_ *Device, o *Op) (p Plan) {
+	copied := -1
+	if t := o.tensor("input"); t != nil && !t.channelsLast() {
+		copied = p.Scratch(copyOf(o.tensor("grad_output")))
+	}
 	p.Results(len(o.Results))
+	p.Drop(copied)
 	if t := o.tensor("input"); t != nil && t.channelsLast() {
 		p.Transient(int64(0.0837 * float64(t.Numel())))
 	}
