@@ -41,6 +41,7 @@ var (
 	reShape        = regexp.MustCompile(`(?:with|of) shape ?\[([0-9,]*)\](?: and type ([a-z0-9_]+))?`)
 	reTPU          = regexp.MustCompile(`[Uu]sed ([0-9.]+) ?([KMGT]?i?B?) of ([0-9.]+) ?([KMGT]?i?B?) `)
 	reTPUUsage     = regexp.MustCompile(`Hbm usage: ([0-9.]+) ?([KMGT]).{0,60}exceeding available bytes: ([0-9.]+) ?([KMGT])`)
+	reExceeds      = regexp.MustCompile(`Allocation \(size=([0-9]+)\) would exceed memory \(size=([0-9]+)\)`)
 	reReserve      = regexp.MustCompile(`Attempting to (?:reserve|allocate) ([0-9.]+) ?([KMGT])i?B?`)
 	reReserveFree  = regexp.MustCompile(`[Tt]here (?:are|is) ([0-9.]+) ?([KMGT])i?B? free`)
 
@@ -192,7 +193,7 @@ func (r *reader) bfc(m *Message) {
 	if g := r.match(reShape); g != nil && !m.Requested.Known {
 		m.Requested = tensorBytes(g[1], g[2])
 	}
-	if r.has("in memory space", "that was not possible", "hbm usage") {
+	if r.has("in memory space", "that was not possible", "hbm usage", "would exceed memory (size=") {
 		r.tpu(m)
 	}
 	m.Reserved = r.number(reRegions)
@@ -225,6 +226,9 @@ func (r *reader) tpu(m *Message) {
 	}
 	if g := r.match(reTPUUsage); g != nil {
 		m.Requested, m.Total, m.Cause = scaled(g[1], g[2]), scaled(g[3], g[4]), CompileTime
+	}
+	if g := r.match(reExceeds); g != nil {
+		m.Requested, m.Total, m.Cause = whole(g[1]), whole(g[2]), CompileTime
 	}
 	if g := r.match(reReserve); g != nil {
 		m.Requested = scaled(g[1], g[2])
@@ -348,6 +352,10 @@ func (r *reader) shm(m *Message) { m.Requested = r.number(reShm) }
 // is known only if a device is named near them.
 func (r *reader) any(m *Message) {
 	switch {
+	case r.near("mem-fraction-static", "sglang"):
+		m.Framework = SGLang
+	case r.near("no executable batch size"):
+		m.Framework = PyTorch
 	case r.near("hip", "rocm"):
 		m.Framework = HIP
 	case r.near("cuda", "gpu", "vram", "nvidia"):

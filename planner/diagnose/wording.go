@@ -45,6 +45,8 @@ var (
 	isModelRAM  = regexp.MustCompile(`(?i)^model requires more (?:system|gpu) memory`)
 	isShm       = regexp.MustCompile(`(?i)^error while creating shared memory segment`)
 	isPython    = regexp.MustCompile(`^MemoryError(?::|\s*$)`)
+	isShell     = regexp.MustCompile(`^Killed +(?:\S*/)?(?:python|torchrun|accelerate|deepspeed|julia)`)
+	isExceeds   = regexp.MustCompile(`(?i)^allocation \(size=\d+\) would exceed memory \(size=\d+\)`)
 	isStats     = regexp.MustCompile(`(?i)^stats: ?limit: ?\d+ inuse: ?\d+`)
 	isTorchDims = regexp.MustCompile(`(?i)^(?:cuda|hip) driver error: (?:out of memory|operation not supported)`)
 )
@@ -131,6 +133,7 @@ var wordings = []wording{
 	{phrase: "tpu tensorcore hbm usage", framework: JAX, cause: CompileTime, read: (*reader).tpu},
 	{phrase: "attempting to reserve", framework: JAX, check: isReserve, read: (*reader).tpu},
 	{phrase: "attempting to allocate", framework: JAX, check: isReserve, read: (*reader).tpu},
+	{phrase: "allocation (size=", framework: JAX, cause: CompileTime, check: isExceeds, read: (*reader).tpu},
 	{phrase: "resource_exhausted", framework: JAX, check: isMemory, read: (*reader).bfc},
 	{phrase: "resource exhausted", framework: JAX, check: isMemory, read: (*reader).bfc},
 	{phrase: "resourceexhaustederror", framework: TensorFlow, check: isMemory, read: (*reader).bfc},
@@ -216,9 +219,23 @@ var wordings = []wording{
 	{phrase: "exit code: 137", framework: Host, cause: KernelKilled, weak: true},
 	{phrase: "exit status 137", framework: Host, cause: KernelKilled, weak: true},
 
+	{phrase: "exitcode -9", framework: Host, cause: KernelKilled, weak: true},
+	{phrase: "exit code -9", framework: Host, cause: KernelKilled, weak: true},
+	{phrase: "returncode=-9", framework: Host, cause: KernelKilled, weak: true},
+	{phrase: "killed ", framework: Host, cause: KernelKilled, check: isShell, weak: true},
+	{phrase: "oomkilling", framework: Host, cause: KernelKilled},
+	{phrase: "exceeded job memory limit", framework: Host, cause: KernelKilled},
+	{phrase: "exceeded step memory limit", framework: Host, cause: KernelKilled},
+	{phrase: "term_memlimit", framework: Host, cause: KernelKilled},
+	{phrase: "unable to open shared memory object", framework: Host, cause: SharedMemory},
+	{phrase: "unable to write to file </torch_", framework: Host, cause: SharedMemory},
+
 	// Any other words for it.
 	{phrase: "out of memory", framework: CUDA, read: (*reader).any, weak: true},
 	{phrase: "insufficient memory", framework: CUDA, read: (*reader).any, weak: true},
+	{phrase: "not enough memory", framework: CUDA, read: (*reader).any, weak: true},
+	{phrase: "not enough gpu memory", framework: CUDA, read: (*reader).any, weak: true},
+	{phrase: "no executable batch size found", framework: CUDA, read: (*reader).any, weak: true},
 }
 
 // A reader takes the numbers of one message out of a flattened text.
