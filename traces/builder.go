@@ -178,6 +178,16 @@ func (b *Builder) EmptyCache(timeUS int64) {
 	b.add(Event{TimeUS: timeUS, ID: NoBlock, Kind: EmptyCache})
 }
 
+// EmptyPool adds a call that empties the cache of one memory pool; 0 = all.
+func (b *Builder) EmptyPool(timeUS int64, pool uint8) {
+	b.add(Event{TimeUS: timeUS, ID: NoBlock, Pool: pool, Kind: EmptyCache})
+}
+
+// ReleasePool adds the end of a private memory pool.
+func (b *Builder) ReleasePool(timeUS int64, pool uint8) {
+	b.add(Event{TimeUS: timeUS, ID: NoBlock, Pool: pool, Kind: ReleasePool})
+}
+
 // Build returns the trace. Streams are renumbered so that they ascend with the
 // handles; the second result maps the builder's numbers to the trace's. The
 // builder must not be used afterwards.

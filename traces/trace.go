@@ -44,7 +44,7 @@ const (
 	OOM
 	// ReleasePool says that the program gave up private pool Pool (its CUDA
 	// graph or MemPool is gone): what is free in it goes back with the next
-	// EmptyCache or flush. No file format has it; sim/recovery infers it.
+	// EmptyCache or flush. No recording has it; sim/recovery infers it.
 	ReleasePool
 )
 
@@ -147,6 +147,11 @@ type Meta struct {
 	// Fraction is set_per_process_memory_fraction's argument; 0 when never
 	// called or unknown.
 	Fraction float64
+	// Bounds are what an earlier recovery of the recording found to have bounded
+	// the allocator, the most plausible first; empty when nothing did or none was
+	// made. A trace that carries them has the recovered EmptyCache events in
+	// place.
+	Bounds []Bound
 	// Sidecar reports that a sidecar file was read, so that Conf, Fraction and
 	// the trace's EmptyCache events are complete facts and not guesses.
 	Sidecar bool
@@ -181,6 +186,14 @@ const (
 	SegmentMap   = memory.SegmentMap
 	SegmentUnmap = memory.SegmentUnmap
 )
+
+// Bound is what bounded a recorded allocator, as sim/recovery infers it.
+type Bound struct {
+	// Kind is that of a recovery.Explanation.
+	Kind string
+	// Low and High bracket the bound in bytes, At is the value in use.
+	Low, High, At int64
+}
 
 // DriverEvent is a recorded segment event.
 type DriverEvent struct {

@@ -9,6 +9,7 @@ import (
 
 	"allocsim/internal/outfile"
 	"allocsim/sim"
+	"allocsim/sim/recovery"
 	"allocsim/traces/formats"
 	"allocsim/traces/perfetto"
 )
@@ -65,6 +66,11 @@ said, and stays with the file where it has room for notes.`,
 			if err != nil {
 				return err
 			}
+			rec, err := recovery.Recover(cmd.Context(), tr, recovery.Options{})
+			if err != nil {
+				return err
+			}
+			tr = rec.Portable()
 			notes, err := formats.Write(cmd.Context(), out, tr)
 			if err != nil {
 				return err

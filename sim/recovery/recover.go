@@ -11,9 +11,11 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"allocsim/internal/bytesize"
+	"allocsim/internal/plural"
 	"allocsim/policies"
 	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
@@ -345,4 +347,49 @@ func (r *Recovered) asItIs(k knowledge) {
 		e.Says = fmt.Sprintf("A device with %s for the allocator.", bytesize.Format(k.capacity))
 	}
 	r.Explanations = []Explanation{e}
+	if e.Limited() {
+		return
+	}
+	// What a conversion found out before it dropped the segment events.
+	for i, b := range r.Trace.Meta.Bounds {
+		w := Explanation{Trace: r.Trace, Machine: sim.Machine{Total: k.total}, Kind: b.Kind, Low: b.Low, High: b.High}
+		if w.Kind != KindFraction && w.Kind != KindCard || k.noFraction && w.Kind == KindFraction {
+			w.Kind = KindNone
+		}
+		if w.Kind == KindCard && k.total == 0 {
+			w.Machine.Space = anySpace
+		}
+		w = w.At(b.At)
+		if i == 0 {
+			r.Explanations = nil
+			r.Limit, r.LimitLow, r.LimitHigh, r.Capacity = w.Machine.Limit, w.Low, w.High, w.Machine.Capacity
+		}
+		r.Explanations = append(r.Explanations, w)
+	}
+}
+
+// Portable is the trace of the first explanation for a format that has no place
+// for what the allocator did: EmptyCache events are in place, Meta.Bounds has
+// what bounded it and the notes say what was inferred.
+func (r *Recovered) Portable() *traces.Trace {
+	t := *r.Trace
+	t.Notes = slices.Concat(t.Notes, r.Inferred, r.Open)
+	t.Meta.Bounds = nil
+	if r.Check == nil || r.Explanations[0].Known && r.Explanations[0].Kind != KindCard {
+		return &t
+	}
+	others := 0
+	for _, e := range r.Explanations {
+		if e.Trace != r.Trace && e.EmptyCaches != r.Explanations[0].EmptyCaches {
+			others++
+			continue
+		}
+		if b := e.bound(); e.Limited() {
+			t.Meta.Bounds = append(t.Meta.Bounds, traces.Bound{Kind: e.Kind, Low: e.Low, High: e.High, At: b})
+		}
+	}
+	if others > 0 {
+		t.Notes = append(t.Notes, fmt.Sprintf("Of the explanations that fit the recording, %s with other empty_cache calls; the conversion keeps the calls of the first.", plural.Count(others, "comes", "come")))
+	}
+	return &t
 }

@@ -181,6 +181,9 @@ func parseRow(fields []lines.Field, where *[numCols]int) (r row, err error) {
 		return r, err
 	}
 	r.id = parseKey(get(colID))
+	if kind == traces.EmptyCache || kind == traces.ReleasePool {
+		return r, r.setPool(get(colPool))
+	}
 	if kind != traces.Alloc && kind != traces.OOM {
 		return r, nil
 	}
@@ -194,10 +197,8 @@ func parseRow(fields []lines.Field, where *[numCols]int) (r row, err error) {
 			return r, bad(colStream, "%v", err)
 		}
 	}
-	if s := get(colPool); len(s) > 0 {
-		if r.pool, err = parsePool(string(s)); err != nil {
-			return r, bad(colPool, "%v", err)
-		}
+	if err := r.setPool(get(colPool)); err != nil {
+		return r, err
 	}
 	if s := get(colStack); len(s) > 0 {
 		r.stack = s

@@ -54,6 +54,7 @@ const epochTime = 1_000_000_000_000_000
 var kinds = map[string]traces.Kind{
 	"alloc": traces.Alloc, "free": traces.Free, "free_requested": traces.FreeRequested,
 	"free_completed": traces.FreeCompleted, "empty_cache": traces.EmptyCache, "oom": traces.OOM,
+	"release_pool": traces.ReleasePool,
 }
 
 // row is one event as both formats hold it.
@@ -65,6 +66,17 @@ type row struct {
 	stream uint64
 	pool   traces.PoolID
 	stack  []byte // as written; nil when absent
+}
+
+// setPool takes the pool column; empty = the default pool.
+func (r *row) setPool(text []byte) (err error) {
+	if len(text) == 0 {
+		return nil
+	}
+	if r.pool, err = parsePool(string(text)); err != nil {
+		return bad(colPool, "%v", err)
+	}
+	return nil
 }
 
 // key is a block's id: a number, or text if text is not empty.
@@ -178,7 +190,7 @@ func (a *assembler) add(r *row) error {
 	}
 	a.prev = r.time
 	t := r.time - a.zero
-	if r.kind != traces.EmptyCache && r.kind != traces.OOM && !r.id.set {
+	if r.kind != traces.EmptyCache && r.kind != traces.ReleasePool && r.kind != traces.OOM && !r.id.set {
 		return bad(colID, "missing for %s", r.kind)
 	}
 	switch r.kind {
@@ -225,7 +237,13 @@ func (a *assembler) add(r *row) error {
 			a.drop(r.id)
 		}
 	case traces.EmptyCache:
-		a.b.EmptyCache(t)
+		a.b.EmptyPool(t, a.b.Pool(r.pool))
+	case traces.ReleasePool:
+		pool := a.b.Pool(r.pool)
+		if pool == 0 {
+			return bad(colPool, "release_pool needs the private pool that ends")
+		}
+		a.b.ReleasePool(t, pool)
 	}
 	return a.b.Err()
 }
@@ -337,6 +355,8 @@ func pairsOf(t *traces.Trace, declareStacks bool) []pair {
 	}
 	addInt("start_events", int64(t.StartEvents))
 	addText("torch", m.Torch)
+	addText("torch_since", m.TorchSince)
+	addText("torch_before", m.TorchBefore)
 	if m.ConfKnown {
 		add("conf", m.Conf)
 	}
@@ -349,6 +369,9 @@ func pairsOf(t *traces.Trace, declareStacks bool) []pair {
 	addInt("ranks", int64(m.Ranks))
 	addText("device_name", m.DeviceName)
 	addInt("device_total", m.DeviceTotal)
+	for _, b := range m.Bounds {
+		add("bound", fmt.Sprintf("%d %d %d %s", b.At, b.Low, b.High, b.Kind))
+	}
 	addInt("peak_reserved", m.PeakReserved)
 	addInt("peak_allocated", m.PeakAllocated)
 	for _, k := range slices.Sorted(maps.Keys(m.Settings)) {
@@ -491,6 +514,19 @@ func (m *metadata) set(k, v string) error {
 		m.startEvents = int(num(0))
 	case "torch":
 		m.meta.Torch = v
+	case "torch_since":
+		m.meta.TorchSince = v
+	case "torch_before":
+		m.meta.TorchBefore = v
+	case "bound":
+		var b traces.Bound
+		if n, e := fmt.Sscanf(v, "%d %d %d", &b.At, &b.Low, &b.High); e != nil || n != 3 || b.Low < 0 || b.High < b.Low || b.At < b.Low || b.At > b.High {
+			return fmt.Errorf("bound: %q is not AT LOW HIGH KIND in bytes", short(v))
+		}
+		if f := strings.SplitN(v, " ", 4); len(f) == 4 {
+			b.Kind = f[3]
+		}
+		m.meta.Bounds = append(m.meta.Bounds, b)
 	case "conf":
 		m.meta.Conf, m.meta.ConfKnown = v, true
 	case "fraction":

@@ -102,9 +102,9 @@ func WriteParquet(ctx context.Context, w io.Writer, t *traces.Trace) error {
 			ids[n] = int64(e.ID)
 			r.ID = &ids[n]
 			r.Stream = &t.Streams[e.Stream]
-			if e.Pool != 0 {
-				r.Pool = &pools[e.Pool]
-			}
+		}
+		if e.Pool != 0 {
+			r.Pool = &pools[e.Pool]
 		}
 		if e.Kind == traces.Alloc || e.Kind == traces.OOM {
 			sizes[n] = e.Size
@@ -322,6 +322,10 @@ func rowOf(v *[numCols]parquet.Value) (r row, err error) {
 	} else if r.id.n, r.id.set, err = intOf(v[colID], colID); err != nil {
 		return r, err
 	}
+	pool, _ := textOf(v[colPool])
+	if kind == traces.EmptyCache || kind == traces.ReleasePool {
+		return r, r.setPool(pool)
+	}
 	if kind != traces.Alloc && kind != traces.OOM {
 		return r, nil
 	}
@@ -339,10 +343,8 @@ func rowOf(v *[numCols]parquet.Value) (r row, err error) {
 		}
 		r.stream = uint64(s)
 	}
-	if text, ok := textOf(v[colPool]); ok && len(text) > 0 {
-		if r.pool, err = parsePool(string(text)); err != nil {
-			return r, bad(colPool, "%v", err)
-		}
+	if err := r.setPool(pool); err != nil {
+		return r, err
 	}
 	if text, ok := textOf(v[colStack]); ok && len(text) > 0 {
 		r.stack = text
