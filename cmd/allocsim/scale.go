@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -14,24 +15,9 @@ import (
 	"allocsim/sim"
 )
 
-// scaling is the JSON of scale.
-type scaling struct {
-	Vary           string             `json:"vary"`
-	Predictions    []scale.Prediction `json:"predictions"`
-	Aligned        float64            `json:"aligned"`
-	Pairs          []scale.Pair       `json:"pairs"`
-	LargestFitting *int64             `json:"largest_fitting,omitempty"`
-	Largest        *scale.Largest     `json:"largest,omitempty"`
-	Backtest       *scale.Backtest    `json:"backtest,omitempty"`
-	Notes          []string           `json:"notes"`
-}
-
 func newScale(a *app) *cobra.Command {
 	env := &environment{a: a}
-	var vary string
-	var at, predict []string
-	var opts scale.Options
-	var largest bool
+	var o scaleOptions
 	cmd := &cobra.Command{
 		Use:        "scale --vary batch --at 4=A --at 8=B --predict 16,32",
 		SuggestFor: []string{"batch", "predict", "extrapolate"},
@@ -50,97 +36,94 @@ With a device (--gpu, --capacity) it also finds the largest value that fits.`,
 			if err := env.parse(cmd); err != nil {
 				return err
 			}
-			if opts.Step < 1 {
-				return fmt.Errorf("--step %d: give 1 or more", opts.Step)
-			}
-			opts.Vary = vary
-			values, err := parseValues(predict)
+			bounded := env.capacity != 0 || env.gpu != "" || env.fracSet
+			values, err := o.check(bounded)
 			if err != nil {
 				return err
 			}
-			var inputs []scale.Input
-			var cfg sim.Config
-			for _, s := range at {
-				text, path, ok := strings.Cut(s, "=")
-				v, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-				if !ok || err != nil || v <= 0 {
-					return fmt.Errorf("--at %q: write VALUE=TRACE, such as 8=bs8.pickle", s)
-				}
-				c, err := env.caseOf(cmd.Context(), path)
-				if err != nil {
-					return err
-				}
-				inputs = append(inputs, scale.Input{Value: v, Trace: c.Trace})
-				cfg = c.Config()
-			}
-			bounded := env.capacity != 0 || env.gpu != "" || env.fracSet
-			if strings.TrimSpace(vary) == "" || strings.ContainsFunc(vary, unicode.IsControl) {
-				return fmt.Errorf("--vary %q: give the name of what differs, such as batch", vary)
-			}
-			if len(values) == 0 && !bounded {
-				return errors.New("nothing to predict: give --predict VALUES, or a device (--gpu, --capacity) to find the largest value that fits")
+			inputs, cfg, err := o.inputs(cmd.Context(), env)
+			if err != nil {
+				return err
 			}
 			bar := a.progress("fitting and simulating", "steps")
 			defer bar.Done()
-			m, err := scale.Fit(cmd.Context(), inputs, opts)
+			m, err := scale.Fit(cmd.Context(), inputs, o.Options)
 			if err != nil {
 				return err
 			}
-			out := scaling{Vary: vary, Predictions: []scale.Prediction{}, Aligned: m.Aligned(), Pairs: m.Pairs(), Notes: append([]string{}, m.Notes()...)}
-			for i, v := range values {
-				p, err := m.Predict(cmd.Context(), v, cfg)
-				if err != nil {
-					return err
-				}
-				out.Predictions = append(out.Predictions, p)
-				bar.Set(int64(i+1), int64(len(values)))
-			}
-			if bounded || largest {
-				l, err := m.Largest(cmd.Context(), cfg, 0, 0)
-				if err != nil {
-					return err
-				}
-				out.LargestFitting, out.Largest = &l.Value, &l
-			}
-			if b, err := m.Backtest(cmd.Context(), cfg); err == nil {
-				out.Backtest = &b
-			}
-			bar.Done()
-			if err := a.showScale(&out); err != nil {
+			answer, err := m.Answer(cmd.Context(), scale.Question{Values: values, Config: cfg, Largest: bounded, Progress: bar.Set})
+			if err != nil {
 				return err
 			}
-			for _, p := range out.Predictions {
-				if bounded && !p.Completed {
-					return errNo
-				}
+			bar.Done()
+			if err := a.showScale(answer); err != nil {
+				return err
+			}
+			if bounded && !answer.Completes() {
+				return errNo
 			}
 			return nil
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&vary, "vary", "batch", "`WHAT` differs: batch (a count), seq (a length) …")
-	f.StringArrayVar(&at, "at", nil, "`VALUE=TRACE`, a recording at one value (twice or more)")
-	f.StringSliceVar(&predict, "predict", nil, "`VALUES` to predict, separated by commas")
-	f.Int64Var(&opts.Step, "step", 1, "the largest value is searched among multiples of `N`")
-	f.IntVar(&opts.Workers, "workers", 0, "`N` parallel simulations (default: one a processor)")
+	f.StringVar(&o.Vary, "vary", "batch", "`WHAT` differs: batch (a count), seq (a length) …")
+	f.StringArrayVar(&o.at, "at", nil, "`VALUE=TRACE`, a recording at one value (twice or more)")
+	f.StringSliceVar(&o.predict, "predict", nil, "`VALUES` to predict, separated by commas")
+	f.Int64Var(&o.Step, "step", 1, "the largest value is searched among multiples of `N`")
+	f.IntVar(&o.Workers, "workers", 0, "`N` parallel simulations (default: one a processor)")
 	env.addPolicy(cmd)
 	env.addDevice(cmd)
 	return cmd
 }
 
-func parseValues(texts []string) ([]int64, error) {
+// scaleOptions are the flags of scale.
+type scaleOptions struct {
+	scale.Options
+	at, predict []string
+}
+
+// check refuses flags that make no question and returns the values to predict.
+func (o *scaleOptions) check(bounded bool) ([]int64, error) {
+	if o.Step < 1 {
+		return nil, fmt.Errorf("--step %d: give 1 or more", o.Step)
+	}
 	var values []int64
-	for _, s := range texts {
+	for _, s := range o.predict {
 		v, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
 		if err != nil || v <= 0 {
 			return nil, fmt.Errorf("--predict %q: give whole numbers above 0, separated by commas", s)
 		}
 		values = append(values, v)
 	}
+	if strings.TrimSpace(o.Vary) == "" || strings.ContainsFunc(o.Vary, unicode.IsControl) {
+		return nil, fmt.Errorf("--vary %q: give the name of what differs, such as batch", o.Vary)
+	}
+	if len(values) == 0 && !bounded {
+		return nil, errors.New("nothing to predict: give --predict VALUES, or a device (--gpu, --capacity) to find the largest value that fits")
+	}
 	return values, nil
 }
 
-func (a *app) showScale(s *scaling) error {
+// inputs opens the recordings. The run that they are asked about is that of the
+// last one.
+func (o *scaleOptions) inputs(ctx context.Context, env *environment) (inputs []scale.Input, cfg sim.Config, err error) {
+	for _, s := range o.at {
+		text, path, ok := strings.Cut(s, "=")
+		v, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+		if !ok || err != nil || v <= 0 {
+			return nil, cfg, fmt.Errorf("--at %q: write VALUE=TRACE, such as 8=bs8.pickle", s)
+		}
+		c, err := env.caseOf(ctx, path)
+		if err != nil {
+			return nil, cfg, err
+		}
+		inputs = append(inputs, scale.Input{Value: v, Trace: c.Trace})
+		cfg = c.Config()
+	}
+	return inputs, cfg, nil
+}
+
+func (a *app) showScale(s *scale.Answer) error {
 	if a.json {
 		return a.printJSON(s)
 	}

@@ -46,6 +46,11 @@ func TestBends(t *testing.T) {
 		{Rule: "the check uses the recording that it predicts", File: "largest.go", Test: "TestBacktestLeavesOut",
 			Old: "c.programs = m.programs[:last]", Bent: "c.programs = m.programs"},
 
+		{Rule: "one value that completes is enough", File: "answer.go", Test: "TestAnswer",
+			Old: "return false\n", Bent: "continue\n"},
+		{Rule: "the largest is not named", File: "answer.go", Test: "TestAnswer",
+			Old: "a.LargestFitting, a.Largest = &l.Value, &l", Bent: "a.Largest = &l"},
+
 		{Rule: "the reserved peak is that of the run that needs most", File: "predict.go", Test: "TestFitsByEnumeration",
 			Old: "median[(len(median)-1)/2]", Bent: "median[len(median)-1]"},
 		{Rule: "the bar is not widened", File: "predict.go", Test: "TestFitsByEnumeration",

@@ -199,6 +199,35 @@ func TestLargestInARange(t *testing.T) {
 	}
 }
 
+// TestAnswer: a program of 1,000,000 bytes for each unit, asked about 16 and 30
+// on a device of 20,000,000 bytes, of which 18 fit (the driver takes whole
+// granules of 2 MiB: 19 are 10 of them, 20,971,520 bytes).
+func TestAnswer(t *testing.T) {
+	ctx := context.Background()
+	m, err := Fit(ctx, []Input{{8, tensors(t, 8e6, 512)}, {12, tensors(t, 12e6, 512)}}, Options{Vary: "batch"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := sim.Config{Policy: directSpec(t), Machine: sim.Machine{Capacity: 20e6}}
+	var told []int64
+	a, err := m.Answer(ctx, Question{Values: []int64{16, 30}, Config: cfg, Largest: true, Progress: func(done, total int64) { told = append(told, done, total) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Vary != "batch" || len(a.Predictions) != 2 || !a.Predictions[0].Completed || a.Predictions[1].Completed || a.Completes() || a.Aligned != 1 || len(a.Pairs) != 1 || a.Backtest == nil {
+		t.Errorf("%+v", a)
+	}
+	if a.LargestFitting == nil || *a.LargestFitting != a.Largest.Value || a.Largest.Value < 16 || a.Largest.Value > 18 {
+		t.Errorf("the largest is %+v", a.Largest)
+	}
+	if !slices.Equal(told, []int64{1, 2, 2, 2}) {
+		t.Errorf("progress %v", told)
+	}
+	if a, err = m.Answer(ctx, Question{Values: []int64{16}, Config: cfg}); err != nil || !a.Completes() || a.Largest != nil || a.LargestFitting != nil {
+		t.Errorf("16 alone: %+v, %v", a, err)
+	}
+}
+
 // TestReference: the nearest recording in ratio, not in distance, and the
 // larger of two equally near.
 func TestReference(t *testing.T) {
