@@ -9,6 +9,22 @@ import (
 // TestBends bends what fits, what is best and what is said about it.
 func TestBends(t *testing.T) {
 	bend.Run(t, []bend.Bend{
+		{Rule: "a part of a run counts as the whole", File: "evidence.go", Test: "TestPartOfARun",
+			Old: "return tr.StartEvents > 0 || tr.Start != nil", Bent: "return false"},
+		{Rule: "counters of a process that met its limit prove that a card fits", File: "evidence.go", Test: "TestPartOfARun",
+			Old: "k.Free = r.Stats[\"num_ooms\"] == 0 && r.Stats[\"num_alloc_retries\"] == 0", Bent: "k.Free = true"},
+		{Rule: "what the process counted is no bound", File: "evidence.go", Test: "TestPartOfARun",
+			Old: "return max(sim.Need(c.Trace), c.Known().Requested)", Bent: "return sim.Need(c.Trace)"},
+		{Rule: "a part of a run gets a setting", File: "verdict.go", Test: "TestPartOfARun",
+			Old: "case t.part:", Bent: "case false:"},
+		{Rule: "a leak is not looked for", File: "evidence.go", Test: "TestGrowth",
+			Old: "if len(r.Leaks) == 0 {", Bent: "if true {"},
+		{Rule: "the layout that was there is not used", File: "case.go", Test: "TestStartsAsRecorded",
+			Old: "cfg.FromStart = err == nil &&", Bent: "cfg.FromStart = err != nil &&"},
+		{Rule: "the most plausible explanation is the only one", File: "worlds.go", Test: "TestWorlds",
+			Old: "len(c.Recovered.Explanations) < 2", Bent: "true"},
+		{Rule: "of two explanations the kinder one answers", File: "worlds.go", Test: "TestWorlds",
+			Old: "-cmp.Compare(a.Stats.ReservedBytes", Bent: "cmp.Compare(a.Stats.ReservedBytes"},
 		{Rule: "nothing is looked at below a smallest capacity", File: "capacity.go", Test: "TestLooksBelow",
 			Old: "c := p.least(); c < s.min;", Bent: "c := s.min; c < s.min;"},
 		{Rule: "some sizes are not looked at", File: "capacity.go", Test: "TestSmallestOfSmallWorlds",

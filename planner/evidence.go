@@ -87,7 +87,8 @@ func (c *Case) Evidence() Evidence {
 	return e
 }
 
-// evidenceOf is the weakest evidence of several cases, with what each misses.
+// evidenceOf is what an answer about what could be stands on: the weakest
+// evidence of its cases, with what each misses, and a model at best.
 func evidenceOf(cases []Case) Evidence {
 	order := []Level{LevelRecorded, LevelModelled, LevelAssumed, LevelPart, LevelSynthetic, LevelDryRun}
 	rank := func(l Level) int {
@@ -98,7 +99,7 @@ func evidenceOf(cases []Case) Evidence {
 		}
 		return 0
 	}
-	all := Evidence{Level: LevelRecorded, Missing: []string{}}
+	all := Evidence{Level: LevelModelled, Missing: []string{}}
 	for i := range cases {
 		e := cases[i].Evidence()
 		if rank(e.Level) > rank(all.Level) {

@@ -42,15 +42,18 @@ func (t *tuner) answer(ctx context.Context) *Tuning {
 	out.Baseline, out.Best = *baseline, *best
 	out.Iterations = t.iterations()
 	for i := range t.jobs {
-		f := TraceFigures{Source: t.jobs[i].Trace.Source, Bound: t.jobs[i].Need()}
-		if i < len(baseline.perTrace) {
-			f.Baseline = figures(baseline.perTrace[i])
+		if i < len(baseline.perTrace) && i < len(best.perTrace) {
+			now, then := figures(baseline.perTrace[i]), figures(best.perTrace[i])
+			then.Conf = best.Conf
+			f := TraceFigures{Source: t.jobs[i].Trace.Source, Bound: t.jobs[i].Need(), Baseline: now, Best: then}
+			if t.first(i) {
+				out.PerTrace = append(out.PerTrace, f)
+			} else {
+				out.PerTrace[len(out.PerTrace)-1].worst(f)
+			}
+		} else if t.first(i) {
+			out.PerTrace = append(out.PerTrace, TraceFigures{Source: t.jobs[i].Trace.Source, Bound: t.jobs[i].Need()})
 		}
-		if i < len(best.perTrace) {
-			f.Best = figures(best.perTrace[i])
-			f.Best.Conf = best.Conf
-		}
-		out.PerTrace = append(out.PerTrace, f)
 		if !t.first(i) {
 			continue
 		}
@@ -95,6 +98,17 @@ func (t *tuner) answer(ctx context.Context) *Tuning {
 		}
 	}
 	return out
+}
+
+// worst takes in another world of the same recording: of each setting the
+// figures of the one that needs more.
+func (f *TraceFigures) worst(o TraceFigures) {
+	f.Bound = max(f.Bound, o.Bound)
+	for _, x := range []struct{ c, with *Candidate }{{&f.Baseline, &o.Baseline}, {&f.Best, &o.Best}} {
+		if cmp.Or(boolFirst(!x.with.Completed, !x.c.Completed), -cmp.Compare(x.with.NumOOMs, x.c.NumOOMs), -cmp.Compare(x.with.ReservedPeak, x.c.ReservedPeak)) < 0 {
+			*x.c = *x.with
+		}
+	}
 }
 
 // tight says that what a setting takes at worst is nearly all there is.
