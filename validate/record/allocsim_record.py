@@ -1150,7 +1150,6 @@ class DryRun:
                 for t in w if isinstance(w, (list, tuple)) else (w,):
                     if type(t) is self.Phantom:
                         self.storage(t).known = False
-        before = self.inputs(args, kwargs)
         try:
             raw = self.kernel(func, args, kwargs)
         except (NotImplementedError, RuntimeError, TypeError) as e:
@@ -1165,9 +1164,6 @@ class DryRun:
         if kind == "cuda":
             self.record(func, args, kwargs, r)
         return r
-
-    def inputs(self, args, kwargs):
-        return None
 
     def record(self, func, args, kwargs, r):
         new = []
@@ -1511,7 +1507,6 @@ class DryRun:
             aten._scaled_dot_product_efficient_attention.default: self.h_efficient,
             aten._amp_foreach_non_finite_check_and_unscale_.default: self.h_unscale,
             aten.copy_.default: self.h_copy,
-            aten.set_.source_Storage_storage_offset: self.h_plain,
             aten.is_pinned.default: lambda *_: False,
             aten._pin_memory.default: lambda f, a, k, kind: a[0],
         }
@@ -1554,10 +1549,6 @@ class DryRun:
         }
         self.empties = {aten.empty.memory_format}
         return table
-
-    def h_plain(self, func, args, kwargs, kind):
-        self.execute_value = None
-        return _PASS
 
     def record_plain(self, func, args, kwargs, kind, result):
         """Wrap and write an operation whose result is made by hand."""
@@ -1650,7 +1641,6 @@ class DryRun:
 
     def h_masked_select(self, func, args, kwargs, kind):
         # CUDA runs index(self, mask).
-        t, mask = self.torch.ops.aten.expand.default, None
         a, m = args[:2]
         with self.mode:
             a, m = self.torch.broadcast_tensors(a, m)
@@ -1879,7 +1869,6 @@ class DryRun:
         return p
 
     def h_ctc(self, func, args, kwargs, kind):
-        torch = self.torch
         x, targets, _, lengths = args[:4]
         if targets.dim() == 2:
             longest = targets.shape[1]
@@ -1987,16 +1976,10 @@ class DryRun:
             return _PASS
         if a._use_count() != self.sole_use or torch._C._storage_Use_Count(a.untyped_storage()._cdata) != self.sole_storage:
             return _PASS
-        node = torch._C._current_autograd_node()
-        if node is not None and self.storage(a).id in self.node_storages(node):
-            return _PASS
         if not _dense(a):
             return _PASS
         with self.mode:
             return torch.ops.aten.add_.Tensor(a, b)
-
-    def node_storages(self, node):
-        return ()
 
     def memory_format(self, x, w):
         torch = self.torch
@@ -2111,7 +2094,6 @@ class DryRun:
         if sizes:
             shape = (x.shape[0], out * directions)
             batch = sizes[0]
-            steps = len(sizes)
             rows = x.shape[0]
         else:
             t, b = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
@@ -2199,8 +2181,6 @@ class DryRun:
                 self.library.impl(name, f, key)
 
         def to(op, plain):
-            names = _schema_names(op)
-
             def f(self_, *args, **kwargs):
                 args = list(args)
                 for i, a in enumerate(args):
@@ -2265,7 +2245,6 @@ class DryRun:
 
         def batch_norm(op, plain):
             def f(input, weight, bias, mean, var, training, momentum, eps, cudnn_enabled):
-                half = (torch.float16, torch.bfloat16)
                 if (
                     torch.backends.cudnn.enabled
                     and input.dtype is not torch.bfloat16
@@ -2305,8 +2284,8 @@ class DryRun:
                     h, c = (hx[0], hx[1]) if lstm else (hx, None)
                     if x.dtype is torch.bfloat16 and self.gpu["major"] < 8:
                         return plain(*args, **kwargs)
-                    proj = h.shape[2] if lstm and h.shape[2] != params[1].shape[1] * 0 + params[1].shape[0] // 4 else 0
                     hidden = params[1].shape[0] // {2: 4, 3: 3}.get(mode, 1)
+                    proj = h.shape[2] if lstm and h.shape[2] != hidden else 0
                     out, hy, cy, _, _ = torch._cudnn_rnn(
                         x, list(params), 4 if biases else 2, self.flat_buffer(params), h, c, mode, hidden,
                         proj, layers, batch_first, p, train, both, sizes, self.dropout_state(p, train),
@@ -2356,7 +2335,8 @@ class DryRun:
 
         register(composite("_weight_norm", weight_norm), "AutogradCUDA")
 
-        if hasattr(aten, "_fused_rms_norm"):
+        # Before 2.9 the operation of this name was not CUDA's.
+        if hasattr(aten, "_fused_rms_norm") and "normalized_shape" in _schema_names(aten._fused_rms_norm.default):
 
             def rms_norm(op, plain):
                 def f(input, normalized_shape, weight=None, eps=None):
@@ -2374,9 +2354,6 @@ class DryRun:
                 return f
 
             register(composite("rms_norm", rms_norm), "AutogradCUDA")
-
-            def fused_rms(input, normalized_shape, weight, eps):
-                return self.h_rms_norm(aten._fused_rms_norm.default, (input, normalized_shape, weight, eps), {}, "cuda")
 
         register(composite("scaled_dot_product_attention", lambda op, plain: self.attention), "AutogradCUDA")
         self.composites[aten.scaled_dot_product_attention.default] = self.attention
@@ -2585,9 +2562,6 @@ class DryRun:
             done = [cast(a, to, lower) for a in reversed(args)]
             return done[::-1], kw
 
-        def any_phantom(args):
-            return any(eligible(t) for t in _tensors(args, torch))
-
         def lower(op):
             def f(*args, **kwargs):
                 with exclude(key):
@@ -2693,7 +2667,7 @@ class DryRun:
                 make = norm
             elif packet in _PROMOTE:
                 make = promote
-            elif "dtype" in _schema_names(op) and packet not in _FP32_ALWAYS:
+            elif "dtype" in _schema_names(op):
                 make = set_dtype
             else:
                 make = fp32
@@ -2711,7 +2685,6 @@ class DryRun:
             return clear()
 
         torch.clear_autocast_cache = clear_autocast_cache
-        # autocast leaves its region through this function, looked up in torch.
 
     def install_torchvision(self):
         """torchvision's own autocast kernels: float32 inside, the type of the
@@ -2843,7 +2816,6 @@ class DryRun:
             return None
 
         seed_state = torch.zeros(16, dtype=torch.uint8)
-        torch.empty(0)
         put(
             cuda,
             is_available=lambda: True,
@@ -3001,7 +2973,6 @@ class DryRun:
         torch.nn.Module._apply = self.module_apply(torch.nn.Module._apply)
         data = torch.Tensor.data
         torch.Tensor.data = property(data.__get__, lambda t, v: self.set_data(data, t, v))
-        self.plain_data = data
         torch.Tensor.pin_memory = lambda t, *_: t
         torch.Tensor.is_pinned = lambda t, *_: False
         self.patch_backward()
@@ -3012,13 +2983,10 @@ class DryRun:
         self.patch_ranks()
         self.watch_imports()
         torch.backends.mha.set_fastpath_enabled(False) if hasattr(torch.backends, "mha") else None
-        save = torch.save
-
         def save_nothing(obj, f, *args, **kwargs):
             run.note("torch.save wrote nothing: a dry run has no data")
 
         torch.save = save_nothing
-        self.plain_save = save
 
     def refusal(self, what):
         def f(*_, **__):
@@ -3170,7 +3138,7 @@ class DryRun:
             if f is not None:
                 setattr(torch, n, from_data(f))
         device_context = td.DeviceContext
-        enter, leave, call = device_context.__enter__, device_context.__exit__, device_context.__torch_function__
+        call = device_context.__torch_function__
 
         def torch_function(ctx, func, types_, args=(), kwargs=None):
             kwargs = kwargs or {}
@@ -3241,7 +3209,6 @@ class DryRun:
             q.requires_grad_(True)
         grad = t.grad if t.is_leaf else None
         extra = {k: v for k, v in t.__dict__.items() if k not in ("_kind", "_v", "_is_param")}
-        kind = type(q)
         if isinstance(q, self.Phantom) or isinstance(t, self.Phantom):
             a, b = t.__class__, q.__class__
             t.__class__, q.__class__ = b, a
@@ -3260,7 +3227,6 @@ class DryRun:
         torch = self.torch
         run = self
         Phantom = self.Phantom
-        signature_recurse = True
 
         def _apply(module, fn, recurse=True):
             if recurse:
@@ -3398,10 +3364,6 @@ class DryRun:
                 run.event("sync")
 
         streams = {0: Stream(number=0)}
-
-        def remember(s):
-            streams[s.number] = s
-            return s
 
         def current_stream(*_):
             n = run.current_stream
@@ -3595,7 +3557,6 @@ class DryRun:
         ddp.forward = first
 
     def fake_ranks(self):
-        torch = self.torch
         run = self
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29500")
@@ -3680,7 +3641,6 @@ _TYPE_NAMES = {
 
 
 _KEEP_AUTOCAST = {"binary_cross_entropy"}
-_FP32_ALWAYS = set()
 _LOWER = {
     "_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
     "convolution", "cudnn_convolution", "cudnn_convolution_transpose", "prelu", "addmm", "addmv", "addr", "matmul", "einsum",
