@@ -60,6 +60,9 @@ type Options struct {
 	// Trace is the path of a recording of the job for the next command; empty
 	// when there is none.
 	Trace string
+	// Open says, one sentence each, what a recording cannot tell; it goes into
+	// the notes.
+	Open []string
 }
 
 // Numbers are the message's numbers in bytes; nil where it has none.
@@ -270,6 +273,7 @@ func (d *diagnosis) note() {
 	if d.Handled {
 		add("the text says that the program went on after this message: it may not be what ended it")
 	}
+	d.r.Notes = append(d.r.Notes, d.o.Open...)
 	if d.Repeats > 0 {
 		add("the same message comes %d times", d.Repeats+1)
 	}

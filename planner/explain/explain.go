@@ -71,7 +71,7 @@ func Recording(ctx context.Context, tr *traces.Trace, o Options) (diagnose.Messa
 		return fail(&NoOOM{Path: o.Path, Retries: int64(res.Stats.NumAllocRetries), Peak: res.Stats.ReservedBytes[policies.All].Peak, Room: res.Room()})
 	}
 	oom := res.OOMs[0]
-	free, err := freeAt(ctx, rec, oom)
+	free, err := freeAt(ctx, rec.Trace, rec.Config(), oom)
 	if err != nil {
 		return fail(err)
 	}
@@ -85,7 +85,7 @@ func Recording(ctx context.Context, tr *traces.Trace, o Options) (diagnose.Messa
 	}
 	msg := diagnose.FromFacts(facts)
 	msg.Around.Graphs, msg.Around.MemPool = free.graphs, free.memPool
-	return msg, diagnose.Options{Conf: rec.Conf, Version: rec.Version, Trace: o.Path}, nil
+	return msg, diagnose.Options{Conf: rec.Conf, Version: rec.Version, Trace: o.Path, Open: rec.Open}, nil
 }
 
 // free is an allocator's free memory as a failed request sees it.
@@ -99,10 +99,10 @@ type free struct {
 }
 
 // freeAt runs the recording again up to a failure and looks at what is free.
-func freeAt(ctx context.Context, rec *recovery.Recovered, oom sim.OOM) (f free, err error) {
-	pool := rec.Trace.Events[oom.Event].Pool
+func freeAt(ctx context.Context, tr *traces.Trace, cfg sim.Config, oom sim.OOM) (f free, err error) {
+	pool := tr.Events[oom.Event].Pool
 	var runner sim.Runner
-	session, err := runner.Start(rec.Trace, rec.Config())
+	session, err := runner.Start(tr, cfg)
 	if err != nil {
 		return f, err
 	}
@@ -117,7 +117,7 @@ func freeAt(ctx context.Context, rec *recovery.Recovered, oom sim.OOM) (f free, 
 				f.largest = max(f.largest, b.Size)
 			case s.Pool != 0:
 				f.private += b.Size
-				if id := rec.Trace.Pools[s.Pool]; id[1] == 0 {
+				if id := tr.Pools[s.Pool]; id[1] == 0 {
 					f.graphs = true
 				} else if id[0] == 0 {
 					f.memPool = true

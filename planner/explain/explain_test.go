@@ -10,7 +10,6 @@ import (
 	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
 	"allocsim/sim"
-	"allocsim/sim/recovery"
 	"allocsim/traces"
 	"allocsim/traces/formats/formatstest"
 )
@@ -64,12 +63,12 @@ func TestFreeAt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rec := &recovery.Recovered{Trace: tr, Policy: spec, Capacity: 1000 * mib}
-		res, err := sim.Run(ctx, tr, rec.Config())
+		cfg := sim.Config{Policy: spec, Machine: sim.On(1000*mib, 0)}
+		res, err := sim.Run(ctx, tr, cfg)
 		if err != nil || len(res.OOMs) != 1 {
 			t.Fatalf("%v %+v", err, res)
 		}
-		f, err := freeAt(ctx, rec, res.OOMs[0])
+		f, err := freeAt(ctx, tr, cfg, res.OOMs[0])
 		if want := (free{private: 600 * mib, graphs: id[1] == 0, memPool: id[0] == 0}); err != nil || f != want {
 			t.Errorf("%v %+v, by hand %+v", err, f, want)
 		}
