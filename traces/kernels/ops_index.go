@@ -377,6 +377,19 @@ func isin(_ *Device, o *Op) (p Plan) {
 	return p
 }
 
+// roll shifts along one dimension after the other; the first steps are scratch
+// (native/TensorTransformations.h, roll_common).
+func roll(_ *Device, o *Op) (p Plan) {
+	t := o.tensor("self")
+	if t == nil || len(o.Args["dims"].Ints) < 2 {
+		return contiguousFirst("self")(nil, o)
+	}
+	c := p.Scratch(t.Bytes())
+	p.Result(0)
+	p.Drop(c)
+	return p
+}
+
 // im2col pads its input.
 func im2col(_ *Device, o *Op) (p Plan) {
 	t := o.tensor("self")

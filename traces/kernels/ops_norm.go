@@ -94,8 +94,7 @@ func (p *Plan) channelsLastStaging(t *Tensor, n int64) {
 }
 
 // nativeBatchNorm is PyTorch's own batch normalization
-// (native/cuda/Normalization.cu, batch_norm_cuda); evaluation makes the mean and
-// inverse deviation as scratch.
+// (native/cuda/Normalization.cu, batch_norm_cuda).
 func nativeBatchNorm(_ *Device, o *Op) (p Plan) {
 	t := o.tensor("input")
 	p.Result(0)
@@ -104,12 +103,7 @@ func nativeBatchNorm(_ *Device, o *Op) (p Plan) {
 	if t == nil || len(t.Shape) < 2 {
 		return p
 	}
-	if !o.yes("training") {
-		a, b := p.Scratch(BatchNormStats(t.Shape[1])), p.Scratch(BatchNormStats(t.Shape[1]))
-		p.Drop(b, a)
-		return p
-	}
-	if t.channelsLast() {
+	if o.yes("training") && t.channelsLast() {
 		p.channelsLastStaging(t, 4)
 	}
 	return p
@@ -166,13 +160,13 @@ func cudnnBatchNormBackward(_ *Device, o *Op) (p Plan) {
 	return p
 }
 
-// softmaxBackward copies operands that are not row-major
+// softmaxBackward multiplies gradient and result first
 // (native/cuda/SoftMax.cu, softmax_backward_cuda_out).
 func softmaxBackward(_ *Device, o *Op) (p Plan) {
 	p.Results(len(o.Results))
-	g := p.Scratch(copyOf(o.tensor("grad_output")))
-	y := p.Scratch(copyOf(o.tensor("output")))
-	p.Drop(y, g)
+	if t := o.tensor("grad_output"); t != nil {
+		p.Transient(t.Bytes())
+	}
 	return p
 }
 

@@ -72,7 +72,7 @@ var plainNames = []string{
 	"aten::multi_margin_loss_backward", "aten::mvlgamma", "aten::nan_to_num", "aten::narrow",
 	"aten::native_dropout_backward", "aten::ne", "aten::ne_", "aten::neg", "aten::neg_", "aten::new_empty",
 	"aten::new_empty_strided", "aten::new_full", "aten::new_ones", "aten::new_zeros", "aten::nextafter",
-	"aten::nll_loss2d_backward", "aten::nll_loss2d_forward", "aten::nll_loss_forward", "aten::normal",
+	"aten::nll_loss2d_backward", "aten::nll_loss_forward", "aten::normal",
 	"aten::normal_", "aten::numel", "aten::ones", "aten::ones_like", "aten::pad", "aten::permute",
 	"aten::pixel_shuffle", "aten::pixel_unshuffle", "aten::polar", "aten::polygamma", "aten::positive",
 	"aten::pow", "aten::pow_", "aten::put_", "aten::rad2deg", "aten::rand", "aten::rand_like", "aten::randint",

@@ -27,7 +27,7 @@ func init() {
 
 		// Softmax, normalization, losses.
 		"aten::_softmax": contiguousInput("self"), "aten::_log_softmax": contiguousInput("self"),
-		"aten::_softmax_backward_data": softmaxBackward, "aten::_log_softmax_backward_data": softmaxBackward,
+		"aten::_softmax_backward_data": softmaxBackward, "aten::_log_softmax_backward_data": contiguousInput("grad_output"),
 		"aten::_safe_softmax":     safeSoftmax,
 		"aten::native_layer_norm": layerNorm, "aten::native_layer_norm_backward": layerNormBackward,
 		"aten::native_group_norm": groupNorm, "aten::native_group_norm_backward": groupNormBackward,
@@ -35,7 +35,7 @@ func init() {
 		"aten::_native_batch_norm_legit": nativeBatchNorm,
 		"aten::cudnn_batch_norm":         cudnnBatchNorm, "aten::cudnn_batch_norm_backward": cudnnBatchNormBackward,
 		"aten::native_dropout":    resultsInOrder(1, 0),
-		"aten::nll_loss_backward": lossBackward("grad_output"), "aten::nll_loss2d_backward": lossBackward("grad_output"),
+		"aten::nll_loss_backward": lossBackward("grad_output"), "aten::nll_loss2d_forward": resultsInOrder(1, 0),
 		"aten::mse_loss": lossReduction(true, false), "aten::smooth_l1_loss": lossReduction(true, false), "aten::huber_loss": lossReduction(false, false),
 		"aten::binary_cross_entropy": lossReduction(true, true), "aten::binary_cross_entropy_with_logits": bceWithLogits,
 		"aten::multi_margin_loss": multiMarginLoss,
@@ -51,7 +51,7 @@ func init() {
 		"aten::nonzero": nonzero, "aten::masked_select": maskedSelect,
 		"aten::sort": sorts, "aten::argsort": sorts, "aten::topk": topk,
 		"aten::cumsum": scan, "aten::cumprod": scan, "aten::logcumsumexp": scan,
-		"aten::roll": contiguousFirst("self"), "aten::randperm": randperm, "aten::multinomial": multinomial,
+		"aten::roll": roll, "aten::randperm": randperm, "aten::multinomial": multinomial,
 		"aten::repeat_interleave": repeatInterleave, "aten::_unique2": unique2, "aten::unique_consecutive": unique2,
 		"aten::bincount": bincount, "aten::equal": equal, "aten::isin": isin,
 
