@@ -82,7 +82,9 @@ func TestRead(t *testing.T) {
 		{"a block used on another stream waits for it", x + `{"rs":1,"st":2}
 {"f":[1]}
 {"ev":"sync","st":0}
-{"ev":"sync","st":2}`, "+2048 ~2048 .2048"},
+{"T":4,"s":4,"d":"f32","z":[16]}
+{"op":"aten::zeros","a":{"device":"cuda"},"r":["%4"],"new":[[4,64]]}
+{"ev":"sync","st":2}`, "+2048 ~2048 +64 .2048"},
 		{"and at the latest until the next step", x + `{"rs":1,"st":2}
 {"f":[1]}
 {"ev":"step","n":0}`, "+2048 ~2048 .2048"},
