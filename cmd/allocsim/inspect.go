@@ -22,6 +22,11 @@ type inspection struct {
 	Segments *sim.StateSummary `json:"segments,omitempty"`
 	Leaks    *[]inspect.Leak   `json:"leaks,omitempty"`
 	Top      *[]inspect.Holder `json:"top,omitempty"`
+	// What the file, its sidecar and the flags say of the run, what was found
+	// out, and what the recording cannot tell: one sentence each.
+	Known     []string `json:"known"`
+	Recovered []string `json:"recovered"`
+	Open      []string `json:"open"`
 
 	growth inspect.LeakReport // what the text form says besides
 }
@@ -61,13 +66,21 @@ the segments it has.`,
 			if err != nil {
 				return err
 			}
-			out := inspection{Summary: inspect.Summarize(tr)}
+			out := inspection{Summary: inspect.Summarize(tr), Known: []string{}, Recovered: []string{}, Open: []string{}}
 			if infer && len(tr.Events) > 0 {
 				rec, err := recovery.Recover(cmd.Context(), tr, recovery.Options{})
 				if err != nil {
 					return err
 				}
-				out.Notes = append(out.Notes, rec.Inferred...)
+				out.Known = append(out.Known, rec.Known...)
+				out.Recovered = append(out.Recovered, rec.Inferred...)
+				out.Open = append(out.Open, rec.Open...)
+				if e, ok := rec.Unmet(); ok && tr.Recorded != nil {
+					out.Open = append(out.Open, fmt.Sprintf("A memory limit or a card of %s or more, which the run never met, leaves no trace; nor do empty_cache calls that release nothing.", size(e.Low)))
+				}
+				if rec.Doubt != "" {
+					out.Notes = append([]string{rec.Doubt}, out.Notes...)
+				}
 			}
 			if tr.Recorded != nil && tr.Recorded.Final != nil {
 				s := sim.SummarizeState(tr.Recorded.Final)
@@ -199,6 +212,17 @@ func (a *app) showInspect(tr *traces.Trace, s *inspection, rows int, capacity in
 		}
 		if err := a.print(t); err != nil {
 			return err
+		}
+	}
+	for _, g := range []struct {
+		title string
+		says  []string
+	}{{"known", s.Known}, {"recovered", s.Recovered}, {"open", s.Open}} {
+		if len(g.says) > 0 {
+			a.printf("\n%s\n", a.strong(g.title))
+		}
+		for _, line := range g.says {
+			a.printf("%s\n", wrap("- "+line, 80, "  "))
 		}
 	}
 	a.notes(s.Notes)

@@ -293,3 +293,66 @@ func (r *Recovered) doubt() string {
 	}
 	return fmt.Sprintf("The replay is not exact: from %s on the recorded allocator did not do what PyTorch's rules say, so every figure is in doubt.", where)
 }
+
+// sayKnown lists what need not be found out.
+func (r *Recovered) sayKnown(k knowledge) {
+	m := &r.Trace.Meta
+	say := func(format string, args ...any) { r.Known = append(r.Known, fmt.Sprintf(format, args...)) }
+	from := "the snapshot"
+	if m.Sidecar {
+		from = "the sidecar"
+	}
+	switch {
+	case m.Torch != "":
+		say("PyTorch %s.", m.Torch)
+	case r.Since != (conf.Version{}) && lastBefore(r.Before) == r.Since:
+		say("PyTorch %s, by the fields of the file.", r.Since)
+	}
+	if m.ConfKnown {
+		say("The configuration %q, by %s.", m.Conf, from)
+	}
+	if m.DeviceTotal > 0 {
+		say("The device has %s.", bytesize.Format(m.DeviceTotal))
+	}
+	switch {
+	case k.limit != 0:
+		say("A memory limit of %s (%d bytes).", bytesize.Format(k.limit), k.limit)
+	case k.noFraction:
+		say("No memory fraction was set.")
+	}
+	if k.capacity != 0 {
+		say("The device has %s for this allocator.", bytesize.Format(k.capacity))
+	}
+	calls := 0
+	for _, e := range r.Trace.Events {
+		if e.Kind == traces.EmptyCache {
+			calls++
+		}
+	}
+	if m.Sidecar {
+		say("%s noted.", plural.Of(calls, "empty_cache call"))
+	}
+	if n := len(r.Trace.Pools) - 1; n > 0 {
+		var kinds []string
+		for _, id := range r.Trace.Pools[1:] {
+			kinds = append(kinds, PoolKind(id))
+		}
+		say("%s: %s.", plural.Of(n, "private memory pool"), strings.Join(kinds, ", "))
+	}
+}
+
+// PoolKind says what a pool's id shows of its kind: PyTorch numbers the pools of
+// CUDA graphs in the first place and those of users in the second.
+func PoolKind(id traces.PoolID) string {
+	switch {
+	case id == traces.PoolID{}:
+		return "the default pool"
+	case id[0] < 0:
+		return "a pool that was inferred"
+	case id[0] == 0:
+		return fmt.Sprintf("(0, %d), a MemPool or graph_pool_handle", id[1])
+	case id[1] == 0:
+		return fmt.Sprintf("(%d, 0), a CUDA graph's", id[0])
+	}
+	return fmt.Sprintf("(%d, %d)", id[0], id[1])
+}

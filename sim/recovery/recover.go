@@ -116,6 +116,7 @@ func Recover(ctx context.Context, tr *traces.Trace, opts Options) (*Recovered, e
 	if err != nil {
 		return nil, err
 	}
+	rec.sayKnown(known)
 	if tr.Recorded == nil || len(tr.Recorded.Addr) == 0 || rec.Conf.Backend != conf.Native {
 		rec.asItIs(known)
 		return rec, nil
@@ -345,6 +346,9 @@ func (r *Recovered) asItIs(k knowledge) {
 	case k.capacity != 0:
 		e.Kind, e.Low, e.High, e.Known = KindCard, k.capacity, k.capacity, true
 		e.Says = fmt.Sprintf("A device with %s for the allocator.", bytesize.Format(k.capacity))
+	}
+	if r.Fraction > 0 && k.limit == 0 && !k.noFraction {
+		r.open("A memory fraction of %v was set, but of which device is not said, so its limit is not known (--capacity or --gpu decides).", r.Fraction)
 	}
 	r.Explanations = []Explanation{e}
 	if e.Limited() {
