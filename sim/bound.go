@@ -14,22 +14,14 @@ func Bound(tr *traces.Trace) int64 { return mostLive(tr, false) }
 func Need(tr *traces.Trace) int64 { return mostLive(tr, true) }
 
 func mostLive(tr *traces.Trace, failed bool) int64 {
-	size := make([]int64, tr.NumBlocks)
-	var live, most int64
+	live := tr.Live()
+	var most int64
 	for i := range tr.Events {
 		e := &tr.Events[i]
-		switch e.Kind {
-		case traces.Alloc:
-			size[e.ID] = e.Size
-			live += e.Size
-			most = max(most, live)
-		case traces.OOM:
-			if failed {
-				most = max(most, live+e.Size)
-			}
-		case traces.Free, traces.FreeRequested, traces.FreeCompleted:
-			live -= size[e.ID]
-			size[e.ID] = 0 // a completion that follows a request counts once
+		live.See(e)
+		most = max(most, live.Allocated)
+		if failed && e.Kind == traces.OOM {
+			most = max(most, live.Allocated+e.Size)
 		}
 	}
 	return most

@@ -105,9 +105,9 @@ func TestAlike(t *testing.T) {
 func TestMachineBends(t *testing.T) {
 	bend.Run(t, []bend.Bend{
 		{Rule: "what waits for a stream must live", File: "bound.go", Test: "TestBoundWaits",
-			Old: "case traces.Free, traces.FreeRequested, traces.FreeCompleted:", Bent: "case traces.Free, traces.FreeCompleted:"},
-		{Rule: "the bound counts too much", File: "bound.go", Test: "TestBoundHolds",
-			Old: "size[e.ID] = e.Size\n", Bent: "size[e.ID] = e.Size / 2\n"},
+			Old: "most = max(most, live.Allocated)\n", Bent: "most = max(most, live.Active)\n"},
+		{Rule: "the bound counts too much", File: "../traces/live.go", Test: "TestBoundHolds",
+			Old: "l.size[e.ID] = e.Size\n", Bent: "l.size[e.ID] = e.Size / 2\n"},
 		{Rule: "the larger of limit and capacity is the room", File: "machine.go", Test: "TestMachine",
 			Old: "m.Limit < m.Capacity)", Bent: "m.Limit > m.Capacity)"},
 		{Rule: "a fraction is one of the recorded device, whatever device is asked about", File: "machine.go", Test: "TestMachine",

@@ -88,19 +88,12 @@ func PeakTime(tr *traces.Trace) int64 {
 // PeakEvent is the index of the event after which most requested bytes of a
 // trace are live, the first of several; -1 if there is none.
 func PeakEvent(tr *traces.Trace) int {
-	size := make([]int64, tr.NumBlocks)
-	var live, most int64
+	live := tr.Live()
+	var most int64
 	when := -1
 	for i := range tr.Events {
-		e := &tr.Events[i]
-		switch e.Kind {
-		case traces.Alloc:
-			size[e.ID] = e.Size
-			if live += e.Size; live > most {
-				most, when = live, i
-			}
-		case traces.Free, traces.FreeCompleted:
-			live -= size[e.ID]
+		if live.See(&tr.Events[i]); live.Active > most {
+			most, when = live.Active, i
 		}
 	}
 	return when

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -10,7 +9,6 @@ import (
 	"allocsim/planner"
 	"allocsim/policies"
 	"allocsim/policies/torch"
-	"allocsim/sim"
 )
 
 func newCompare(a *app) *cobra.Command {
@@ -52,34 +50,15 @@ segments.`,
 				specs = append(specs, spec)
 			}
 			if len(specs) == 0 {
-				specs = append(specs, c.Policy)
-				if spec, err := torch.Expandable(v); err == nil { // else an old PyTorch
-					specs = append(specs, spec)
-				}
+				specs = planner.Compared(c, v)
 			}
 			bar := a.progress("simulating", "runs")
 			defer bar.Done()
-			var docs []*sim.Document
-			for i, spec := range specs {
-				under := *c
-				under.Policy = spec
-				run, err := planner.Replay(cmd.Context(), &under, true)
-				if err != nil {
-					return err
-				}
-				doc := run.Result.Document()
-				doc.Bound = c.Need()
-				doc.Notes = append(doc.Notes, c.Recovered.Inferred...)
-				if d := planner.Differ(run.Worlds); d != "" {
-					doc.Notes = append(doc.Notes, spec.String()+": "+d+" This is the one that needs most.")
-				}
-				docs = append(docs, doc)
-				bar.Set(int64(i+1), int64(len(specs)))
+			cmp, err := planner.Compare(cmd.Context(), c, specs, bar.Set)
+			if err != nil {
+				return err
 			}
-			if e := c.Evidence(); !e.Complete() {
-				docs[0].Notes = append(docs[0].Notes, strings.Join(e.Missing, " ")+" Under another than the recorded setting the figures are the least. "+e.Record)
-			}
-			return a.showCompare(docs, c.Need())
+			return a.showCompare(cmp)
 		},
 	}
 	cmd.Flags().StringArrayVar(&confs, "conf", nil, "a PYTORCH_CUDA_ALLOC_CONF `STRING` (repeatable)")
@@ -88,13 +67,11 @@ segments.`,
 	return cmd
 }
 
-func (a *app) showCompare(docs []*sim.Document, bound int64) error {
+func (a *app) showCompare(c *planner.Comparison) error {
 	if a.json {
-		return a.printJSON(struct {
-			Bound   int64           `json:"bound"`
-			Results []*sim.Document `json:"results"`
-		}{bound, docs})
+		return a.printJSON(c)
 	}
+	docs, bound := c.Results, c.Bound
 	t := table.New(">reserved", ">/bound", ">util.", ">ext.frag.", ">stranded", ">calls", ">stall", ">retries", ">OOMs")
 	for _, d := range docs {
 		peak := d.Stats["reserved_bytes.all.peak"]
