@@ -12,7 +12,7 @@ func TestBends(t *testing.T) {
 		{Rule: "more than needed is a share of what is reserved", File: "report.go", Test: "TestWrongByHand",
 			Old: "100*float64(peak-bound)/float64(bound)", Bent: "100*float64(peak-bound)/float64(peak)"},
 		{Rule: "the last failed request is told", File: "report.go", Test: "TestWrongByHand",
-			Old: "for _, o := range r.OOMs {", Bent: "for _, o := range r.OOMs[max(len(r.OOMs)-1, 0):] {"},
+			Old: "o := &r.OOMs[0]", Bent: "o := &r.OOMs[len(r.OOMs)-1]"},
 		{Rule: "the allocator's limit is called the device's size", File: "report.go", Test: "TestWrongByHand",
 			Old: "sim.CauseLimit:         \"The allocator's own memory limit", Bent: "sim.CauseLimit:         \"The device's memory"},
 		{Rule: "a part of a run has nothing to change", File: "report.go", Test: "TestHeadlines",

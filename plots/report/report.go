@@ -548,7 +548,8 @@ func (b *builder) verdict() (verdict, error) {
 
 // wrong describes what a run suffers from, in numbers.
 func wrong(r *sim.Result, bound int64, part bool) string {
-	for _, o := range r.OOMs {
+	if len(r.OOMs) > 0 {
+		o := &r.OOMs[0]
 		cause := map[sim.Cause]string{
 			sim.CauseCapacity:      "The device is too small for it",
 			sim.CauseLimit:         "The allocator's own memory limit is too low for it",
