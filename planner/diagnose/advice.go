@@ -384,7 +384,11 @@ func (d *diagnosis) adviseOutside() {
 // and how to find out.
 func (d *diagnosis) findOutside(effect int64) {
 	d.help(libraries, effect, "", "find out who takes it: compare %s with torch.cuda.memory_reserved() after the imports, the model, the first step and the first collective", cmp.Or(d.vendor.tool, "the system's view of the process"))
-	d.help(libraries, effect-1, "a job on several GPUs", "NCCL takes 0.2 to 1 GiB for each communicator: use fewer process groups, NCCL_BUFFSIZE or NCCL_MAX_NCHANNELS smaller, NCCL_NVLS_ENABLE=0; NVSHMEM and symmetric memory take what they are told")
+	several := effect - 1
+	if d.Around.Distributed {
+		several = effect + 1 // the likeliest
+	}
+	d.help(libraries, several, "a job on several GPUs", "NCCL takes 0.2 to 1 GiB for each communicator: use fewer process groups, NCCL_BUFFSIZE or NCCL_MAX_NCHANNELS smaller, NCCL_NVLS_ENABLE=0; NVSHMEM and symmetric memory take what they are told")
 	d.help(libraries, effect-2, "such a library in this process", "make another library that allocates take less: TensorFlow and JAX (most of the device at the start), CuPy and RMM pools, TensorRT, ONNX Runtime, DALI, extensions that call cudaMalloc")
 	d.inform(libraries, "usual sizes: a context with its kernels 0.4 to 0.8 GiB; cuBLAS and cuDNN 0.1 to 0.5 GiB; a captured CUDA graph some MiB")
 }
