@@ -236,3 +236,103 @@ func TestUnmet(t *testing.T) {
 		}
 	}
 }
+
+// TestCallers: every release of this program names empty_cache in its call
+// stack, so no bound was met, even where no replay could tell.
+func TestCallers(t *testing.T) {
+	rec := recovered(t, "../../traces/snapshot/testdata/empty_frames.pickle", recovery.Options{})
+	if k := kinds(rec); !rec.Exact || len(k) != 1 || !k[recovery.KindNone] || calls(rec.Trace) != 12 {
+		t.Errorf("exact %v, %q", rec.Exact, says(rec))
+	}
+	// The releases of real_limit, had they named the call or the request.
+	for caller, want := range map[traces.Caller]string{traces.CallerEmptyCache: recovery.KindNone, traces.CallerRequest: recovery.KindCard} {
+		tr := formatstest.Load(t, "testdata/real_limit.pickle")
+		for i := range tr.Recorded.Driver {
+			if d := &tr.Recorded.Driver[i]; d.Action == traces.SegmentFree {
+				d.Caller = caller
+			}
+		}
+		rec, err := recovery.Recover(context.Background(), tr, recovery.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k := kinds(rec); !rec.Exact || !k[want] || k[recovery.KindNone] != (want == recovery.KindNone) {
+			t.Errorf("caller %d: exact %v, %q", caller, rec.Exact, says(rec))
+		}
+	}
+}
+
+// TestNamedCall: a call that is named stands in the trace even where a flush at
+// the known limit would explain its releases.
+func TestNamedCall(t *testing.T) {
+	tr := formatstest.Load(t, "testdata/real_limit.pickle")
+	first := -1
+	for i := range tr.Recorded.Driver {
+		d := &tr.Recorded.Driver[i]
+		if d.Action == traces.SegmentFree && (first < 0 || int(d.Before) == first) {
+			first = int(d.Before)
+			d.Caller = traces.CallerEmptyCache
+		}
+	}
+	rec, err := recovery.Recover(context.Background(), tr, recovery.Options{Limit: 1000 * mib})
+	if err != nil || !rec.Exact || calls(rec.Trace) != 1 {
+		t.Errorf("%v, exact %v, %d calls", err, rec.Exact, calls(rec.Trace))
+	}
+}
+
+// TestBrackets: inside its bracket every bound follows the recording, outside
+// none does.
+func TestBrackets(t *testing.T) {
+	for _, file := range []string{"real_limit", "card_full", "gc_1000", "gc_1200"} {
+		tr := formatstest.Load(t, "testdata/"+file+".pickle")
+		rec, err := recovery.Recover(context.Background(), tr, recovery.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := rec.Explanations[0]
+		exact := func(bound int64) bool {
+			c := *e.Trace
+			c.Meta.Sidecar = true // no call is to be inferred
+			c.Recorded = &traces.Recorded{Addr: e.Trace.Recorded.Addr, Driver: e.Trace.Recorded.Driver, Final: e.Trace.Recorded.Final}
+			o := recovery.Options{Limit: bound}
+			if e.Kind == recovery.KindCard {
+				o = recovery.Options{Capacity: bound}
+			}
+			r, err := recovery.Recover(context.Background(), &c, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r.Exact && calls(r.Trace) == calls(e.Trace)
+		}
+		for k := range int64(9) {
+			if at := e.Low + (e.High-e.Low)*k/8; !exact(at) {
+				t.Errorf("%s: %d in %d … %d does not follow the recording", file, at, e.Low, e.High)
+			}
+		}
+		if exact(e.Low-1) || exact(e.High+1) {
+			t.Errorf("%s: a bound outside %d … %d follows the recording as well", file, e.Low, e.High)
+		}
+	}
+}
+
+// TestSums: a device was full only if what was held and what was free add up to
+// the same at each request that failed.
+func TestSums(t *testing.T) {
+	load := func() *traces.Trace {
+		tr := formatstest.Load(t, "../../testdata/recordings/h200_full__default.pickle.zst")
+		return withhold(tr)
+	}
+	rec, err := recovery.Recover(context.Background(), load(), recovery.Options{})
+	if err != nil || !rec.Exact || rec.Explanations[0].Kind != recovery.KindCard {
+		t.Fatalf("%v %q", err, says(rec))
+	}
+	tr := load()
+	r := *tr.Recorded
+	r.OOMDeviceFree = append([]int64(nil), r.OOMDeviceFree...)
+	r.OOMDeviceFree[0] += 64 * mib
+	tr.Recorded = &r
+	rec, err = recovery.Recover(context.Background(), tr, recovery.Options{})
+	if err != nil || !strings.Contains(strings.Join(rec.Inferred, " "), "capacity for this allocator changed") {
+		t.Errorf("%v %q", err, rec.Inferred)
+	}
+}

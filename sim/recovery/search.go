@@ -254,9 +254,6 @@ func (s *search) unknown(ctx context.Context) ([]*found, error) {
 			return bounded, nil
 		}
 	}
-	if s.known.assume == KindNone {
-		return []*found{none}, nil
-	}
 	if likely || !none.exact() {
 		return append(bounded, none), nil
 	}
