@@ -169,7 +169,8 @@ func cudnnRNN(_ *Device, o *Op) (p Plan) {
 	return p
 }
 
-// cudnnRNNBackward runs twice, for the data and for the weights
+// cudnnRNNBackward runs twice, for the data and for the weights; gradients of the
+// last states that nobody gave are zeros
 // (native/cudnn/RNN.cpp, _cudnn_rnn_backward).
 func cudnnRNNBackward(_ *Device, o *Op) (p Plan) {
 	r, ok := o.recurrent()
@@ -188,17 +189,29 @@ func cudnnRNNBackward(_ *Device, o *Op) (p Plan) {
 		}
 		return held
 	}
+	var states []int
+	for _, name := range []string{"grad_hy", "grad_cy"} {
+		if o.tensor(name) == nil && (name == "grad_hy" || r.mode == 2) {
+			states = append(states, p.Scratch(r.layers*r.directions*r.batch*r.hidden*r.size)) // zeros
+		}
+	}
+	g := -1
+	if !swapped {
+		g = p.Scratch(copyOf(o.tensor("grad_output")))
+	}
 	held := copies(in, y)
 	for _, n := range []int{0, 1, 2} {
 		p.Result(n)
 	}
 	p.Transient(r.workspace())
 	p.Drop(held...)
+	p.Drop(g)
 	held = copies(in)
 	for n := 3; n < len(o.Results); n++ {
 		p.Result(n)
 	}
 	p.Transient(r.workspace())
 	p.Drop(held...)
+	p.Drop(states...)
 	return p
 }
