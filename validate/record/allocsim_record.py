@@ -1243,6 +1243,9 @@ class DryRun:
         if value is not _PASS and value is not None:
             # All inputs are known, so the shape of the result is.
             return self.shaped(value)
+        if self.facts(func)[1] and any(t.layout is not torch.strided for t in _tensors(args, torch)):
+            # A sparse tensor is added to a dense one in place.
+            return args[0]
         from torch._decomp import decomposition_table
 
         decomposed = decomposition_table.get(func)
@@ -1468,6 +1471,7 @@ class DryRun:
         torch = self.torch
         aten = torch.ops.aten
         self.in_place = {}
+        self.coordinates = {}
         self.last_zeros = None
         table = {
             aten._local_scalar_dense.default: self.h_item,
@@ -1507,6 +1511,9 @@ class DryRun:
             aten._scaled_dot_product_efficient_attention.default: self.h_efficient,
             aten._amp_foreach_non_finite_check_and_unscale_.default: self.h_unscale,
             aten.copy_.default: self.h_copy,
+            aten.clone.default: self.h_sparse_clone,
+            aten._coalesce.default: self.h_coalesce,
+            aten.sparse_mask.default: self.h_sparse_mask,
             aten.is_pinned.default: lambda *_: False,
             aten._pin_memory.default: lambda f, a, k, kind: a[0],
         }
@@ -1518,6 +1525,7 @@ class DryRun:
             ("_cudnn_rnn_backward.default", self.h_cudnn_rnn_backward),
             ("_cudnn_rnn_flatten_weight.default", self.h_flatten),
             ("cudnn_batch_norm.default", self.h_cudnn_batch_norm),
+            ("_sparse_coo_tensor_with_dims_and_tensors.default", self.h_make_sparse),
             ("_pack_padded_sequence.default", self.h_pack),
             ("_scaled_dot_product_cudnn_attention.default", self.h_cudnn_attention),
             ("native_layer_norm_backward.default", self.h_layer_norm_backward),
@@ -1980,6 +1988,71 @@ class DryRun:
             return _PASS
         with self.mode:
             return torch.ops.aten.add_.Tensor(a, b)
+
+    def sparse(self, like, indices, values):
+        """A sparse tensor of like's size; not yet a phantom."""
+        torch = self.torch
+        guard = torch._C._DisableTorchDispatch()
+        torch._C._set_meta_in_tls_dispatch_include(True)
+        self.in_kernel = True
+        try:
+            return torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default(
+                like.sparse_dim(), like.dense_dim(), list(like.shape), indices, values,
+                dtype=values.dtype, layout=torch.sparse_coo, device=self.meta,
+            )  # fmt: skip
+        finally:
+            self.in_kernel = False
+            torch._C._set_meta_in_tls_dispatch_include(False)
+            del guard
+
+    def h_sparse_clone(self, func, args, kwargs, kind):
+        """The engine keeps a sparse gradient as it is; it clones one that
+        somebody else holds, as a phantom's parts always are."""
+        t = args[0]
+        if t.layout is not self.torch.sparse_coo or self.torch._C._current_graph_task_id() == -1:
+            return _PASS
+        return self.wrap(self.sparse(t, *self.parts(t)), kind)
+
+    def h_coalesce(self, func, args, kwargs, kind):
+        torch = self.torch
+        indices, values = self.parts(args[0])
+        known = self.coordinates.get(indices.untyped_storage()._cdata)
+        n = indices.shape[1]
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            if known is not None and known.numel() == indices.numel():
+                n = torch.unique(known.reshape(indices.shape), dim=1).shape[1]
+            else:
+                self.assumed("nonzero", 1.0, "how many of a sparse tensor's indices are distinct (share of all)")
+        finally:
+            del guard
+        blank = self.Phantom(self.blank((indices.shape[0], n), torch.int64), kind)
+        new = self.Phantom(self.blank((n,) + tuple(values.shape[1:]), values.dtype), kind)
+        r = self.wrap(self.sparse(args[0], blank, new), kind)
+        guard = torch._C._DisableTorchDispatch()
+        torch._C._set_meta_in_tls_dispatch_include(True)
+        try:
+            r._coalesced_(True)
+        finally:
+            torch._C._set_meta_in_tls_dispatch_include(False)
+            del guard
+        if kind == "cuda":
+            self.record(func, args, kwargs, r)
+        return r
+
+    def h_sparse_mask(self, func, args, kwargs, kind):
+        indices, values = self.parts(args[1])
+        new = self.Phantom(self.blank(tuple(values.shape), args[0].dtype), kind)
+        return self.record_plain(func, args, kwargs, kind, self.sparse(args[1], indices, new))
+
+    def h_make_sparse(self, func, args, kwargs, kind):
+        """Remember the values of a sparse tensor's indices: coalescing counts them."""
+        indices = kwargs.get("indices", args[3] if len(args) > 3 else None)
+        if type(indices) is self.Phantom:
+            v = self.value(indices)
+            if v is not None:
+                self.coordinates[indices.untyped_storage()._cdata] = v
+        return _PASS
 
     def memory_format(self, x, w):
         torch = self.torch
@@ -3315,6 +3388,9 @@ class DryRun:
 
             def query(self):
                 return True
+
+            def is_capturing(self):
+                return False
 
             def __eq__(self, other):
                 return isinstance(other, Stream) and other.number == self.number
