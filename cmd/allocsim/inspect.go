@@ -153,8 +153,12 @@ func (a *app) showInspect(tr *traces.Trace, s *inspection, rows int, capacity in
 		if p.Reserved != nil {
 			t.Row("peak reserved", size(*p.Reserved))
 		}
-		t.Row("peak allocated", size(p.Allocated))
-		t.Row("peak active", size(p.Active))
+		if p.Counted {
+			t.Row("peak allocated", size(p.Allocated))
+			t.Row("peak active", size(p.Active))
+		} else {
+			t.Row("peak requested", size(p.Requested))
+		}
 		t.Row("OOMs", fmt.Sprint(len(s.OOMs)))
 	}
 	if err := a.print(t); err != nil {

@@ -144,7 +144,18 @@ func Check(ctx context.Context, tr *traces.Trace, opts Options) (*CheckResult, e
 	if rec.Check == nil {
 		return nil, fmt.Errorf("%s was recorded with %s, which leaves no history to check", tr.Source, rec.Policy)
 	}
+	switch c := rec.Check; {
+	case c.Allocs+c.SegmentEvents+c.OOMs == 0:
+		return nil, fmt.Errorf("%s has no allocation and no segment event in its history, so there is nothing to compare", tr.Source)
+	case !rec.Exact && !grows(tr):
+		return nil, fmt.Errorf("%s has no segment_alloc or segment_map entry (was it recorded with skip_actions?), so where its segments came from is unknown and there is nothing to compare", tr.Source)
+	}
 	return rec.Check, nil
+}
+
+// grows reports that a recording says when segments were made.
+func grows(tr *traces.Trace) bool {
+	return slices.ContainsFunc(tr.Recorded.Driver, func(d traces.DriverEvent) bool { return !d.Action.Releases() })
 }
 
 func min2(a, b conf.Version) conf.Version {

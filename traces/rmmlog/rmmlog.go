@@ -268,8 +268,11 @@ func parse(fields []lines.Field, where *[numCols]int, clk *clock) (r row, err er
 	if !ok {
 		return r, bad(colPointer, "missing")
 	}
-	if r.addr, err = pointer(text); err != nil {
-		return r, bad(colPointer, "%v", err)
+	// A request that failed has no pointer; some versions leave it empty.
+	if none := r.action == failure && len(text) == 0; !none {
+		if r.addr, err = pointer(text); err != nil {
+			return r, bad(colPointer, "%v", err)
+		}
 	}
 	if text, ok = get(colSize); !ok {
 		return r, bad(colSize, "missing")

@@ -187,3 +187,18 @@ func TestLegacyStream(t *testing.T) {
 		t.Errorf("streams %v of %v", tr.Streams, tr.Events)
 	}
 }
+
+// TestFailureWithoutPointer: a request that failed has no pointer.
+func TestFailureWithoutPointer(t *testing.T) {
+	const log = "Thread,Time,Action,Pointer,Size,Stream\n1,10:00:00:000001,allocate,0x1000,1024,0\n1,10:00:00:000002,allocate failure,,4096,0\n"
+	rec, err := Read(context.Background(), strings.NewReader(log), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := rec.Devices[0].CountByKind()["oom"]; n != 1 {
+		t.Errorf("%d failures", n)
+	}
+	if _, err := Read(context.Background(), strings.NewReader(strings.Replace(log, "0x1000", "", 1)), "x"); err == nil {
+		t.Error("an allocation without a pointer passes")
+	}
+}

@@ -35,6 +35,8 @@ type Sidecar struct {
 type Note struct {
 	Kind string `json:"kind"` // "empty_cache", "oom", …
 	T    int64  `json:"t"`    // µs since the Unix epoch, the clock of time_us
+	// Value is the memory fraction of a note of kind "fraction".
+	Value float64 `json:"value"`
 }
 
 // ParseSidecar reads the JSON file that the recorder writes beside a snapshot.
@@ -68,6 +70,17 @@ func (s *Sidecar) emptyCaches() []int64 {
 	}
 	slices.Sort(ts)
 	return ts
+}
+
+// fractions are the memory fractions that the program set, in order, each once
+// in a row.
+func (s *Sidecar) fractions() (set []float64) {
+	for _, n := range s.Notes {
+		if n.Kind == "fraction" && (len(set) == 0 || set[len(set)-1] != n.Value) {
+			set = append(set, n.Value)
+		}
+	}
+	return set
 }
 
 // stats are the integer statistics.

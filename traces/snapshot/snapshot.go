@@ -370,6 +370,9 @@ func (r *records) complete(dec *pickle.Decoder, out *traces.Recording, settings 
 			m.Fraction, m.Torch, m.DeviceTotal = side.Fraction, side.Torch, side.DeviceTotal
 			m.DeviceName, _ = side.Device.(string)
 			m.Ranks = side.WorldSize
+			if set := side.fractions(); len(set) > 1 {
+				t.Notes = append(t.Notes, fmt.Sprintf("The program changed its memory fraction during the run (%v); the last one is taken to hold all the time.", set))
+			}
 			if n := r.traceEntries; side.TraceEntries > 0 && side.TraceEntries != n {
 				t.Notes = append(t.Notes, fmt.Sprintf("The sidecar speaks of %d trace entries, the snapshot has %d: it may belong to another recording.", side.TraceEntries, n))
 			}

@@ -267,6 +267,17 @@ class Recorder:
             wrapper = around(getattr(memory, name), before)
             setattr(memory, name, wrapper)
             setattr(torch.cuda, name, wrapper)
+        # Requests inside these scopes go to private pools, which the trace does
+        # not say before PyTorch 2.12.
+        if hasattr(memory, "use_mem_pool"):
+            wrapper = around(
+                memory.use_mem_pool, lambda pool, *_, **__: self.note("use_mem_pool", pool=list(pool.id))
+            )
+            memory.use_mem_pool = wrapper
+            torch.cuda.use_mem_pool = wrapper
+        graph = getattr(torch.cuda, "graph", None)
+        if hasattr(graph, "__enter__"):
+            graph.__enter__ = around(graph.__enter__, lambda *_: self.note("graph_capture"))
         # torch.accelerator has its own way to the allocator (PyTorch 2.9).
         accelerator = getattr(torch, "accelerator", None)
         for module in (accelerator, getattr(accelerator, "memory", None)):
@@ -277,6 +288,11 @@ class Recorder:
         stats = self.torch.cuda.memory_stats(device)
         return {k: v for k, v in stats.items() if isinstance(v, int)}
 
+    def _limit(self, i, total):
+        """The bytes that the fraction leaves the allocator; None = no limit."""
+        fraction = self.fractions.get(i, 1.0)
+        return int(fraction * total) if fraction < 1.0 else None
+
     def _device(self, i):
         properties = self.torch.cuda.get_device_properties(i)
         return {
@@ -284,6 +300,7 @@ class Recorder:
             "device": properties.name,
             "device_total": properties.total_memory,
             "fraction": self.fractions.get(i, 0.0),
+            "limit": self._limit(i, properties.total_memory),
             "stats": self._stats(i),
         }
 
@@ -303,6 +320,7 @@ class Recorder:
         sidecar = {
             "conf": conf,
             "fraction": main["fraction"],
+            "limit": main["limit"],
             "torch": torch.__version__,
             "cuda": torch.version.cuda or getattr(torch.version, "hip", None),
             "device": main["device"],
