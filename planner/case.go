@@ -46,9 +46,12 @@ type Choice struct {
 	// is set.
 	Conf   *string
 	Policy string
-	// Version is the PyTorch release whose rules hold; zero = as recorded,
-	// else the latest known.
+	// Version is the PyTorch release whose rules hold; zero = the recorded
+	// one, or the newest that can have made the recording.
 	Version conf.Version
+	// Assume says what the recorded run met, where the recording cannot tell:
+	// recovery.AssumeFraction, AssumeCapacity or AssumeNone.
+	Assume string
 	// Device is another device than the recorded one; nil = the recorded one.
 	Device *sim.Machine
 	// Fraction is set_per_process_memory_fraction's argument in (0,1]; 0 = as
@@ -59,16 +62,19 @@ type Choice struct {
 // NewCase finds out what a recording does not say and puts what the user chose
 // in place of what was recorded. The error names the option that is wrong.
 func NewCase(ctx context.Context, tr *traces.Trace, choice Choice) (*Case, error) {
-	rec, err := recovery.Recover(ctx, tr, recovery.Options{})
+	rec, err := recovery.Recover(ctx, tr, recovery.Options{Assume: choice.Assume})
 	if err != nil {
 		return nil, err
 	}
 	rec.Inferred = append(rec.Inferred, choice.VersionNotes(tr)...)
 	c := Recorded(rec)
-	v := choice.ReleaseOf(tr)
-	if c.Version = v; conf.Latest.Compare(v) < 0 {
-		c.Version = conf.Latest
+	v := rec.Version
+	if choice.Version != (conf.Version{}) {
+		if v = choice.Version; conf.Latest.Compare(v) < 0 {
+			v = conf.Latest
+		}
 	}
+	c.Version = v
 	switch {
 	case choice.Policy != "":
 		if c.Policy, err = ParsePolicy(choice.Policy, v); err != nil {
@@ -93,17 +99,6 @@ func NewCase(ctx context.Context, tr *traces.Trace, choice Choice) (*Case, error
 		c.Machine = c.Machine.WithFraction(choice.Fraction)
 	}
 	return &c, nil
-}
-
-// ReleaseOf is the PyTorch release whose rules hold for a trace.
-func (c Choice) ReleaseOf(tr *traces.Trace) conf.Version {
-	if c.Version != (conf.Version{}) {
-		return c.Version
-	}
-	if v, err := conf.ParseVersion(tr.Meta.Torch); err == nil {
-		return v
-	}
-	return conf.Latest
 }
 
 // VersionNotes say that the user asks for other rules than those of the

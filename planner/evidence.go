@@ -37,6 +37,9 @@ type Evidence struct {
 	// Missing says, one sentence each, what a verdict would need that the
 	// evidence does not hold; empty when it holds all.
 	Missing []string `json:"missing"`
+	// Doubt says that the recording does not follow the rules by which it is
+	// replayed, so that every figure is in doubt; empty if it does.
+	Doubt string `json:"doubt,omitempty"`
 	// Record is what to record instead; empty when nothing is missing.
 	Record string `json:"record,omitempty"`
 }
@@ -68,6 +71,9 @@ func (c *Case) Evidence() Evidence {
 		e.Level = LevelDryRun
 	case c.AsRecorded():
 		e.Level = LevelRecorded
+	}
+	if c.Recovered != nil {
+		e.Doubt = c.Recovered.Doubt
 	}
 	if IsPart(tr) {
 		e.Level = LevelPart
@@ -106,6 +112,9 @@ func evidenceOf(cases []Case) Evidence {
 			all.Level = e.Level
 		}
 		all.Missing = append(all.Missing, e.Missing...)
+		if all.Doubt == "" {
+			all.Doubt = e.Doubt
+		}
 		if all.Record == "" {
 			all.Record = e.Record
 		}

@@ -206,6 +206,9 @@ func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 	default:
 		export(Improved, t.why(baseline, best))
 	}
+	if d := out.Evidence.Doubt; d != "" {
+		out.Reason = d + " " + out.Reason
+	}
 	if g := t.growth(); g != "" {
 		out.Reason = g + " No setting cures that. " + out.Reason
 		if t.room > 0 && out.Verdict != CannotFit && out.Verdict != NoSettingFound {

@@ -10,7 +10,6 @@ import (
 
 func newCheck(a *app) *cobra.Command {
 	env := &environment{a: a}
-	var assume string
 	cmd := &cobra.Command{
 		Use:        "check TRACE",
 		SuggestFor: []string{"verify", "test"},
@@ -33,7 +32,7 @@ is inferred from its segment events and listed.`,
 			if err != nil {
 				return err
 			}
-			opts := recovery.Options{Conf: env.conf, ConfSet: env.confSet, Capacity: int64(env.capacity), Fraction: env.fraction, Assume: assume}
+			opts := recovery.Options{Conf: env.conf, ConfSet: env.confSet, Capacity: int64(env.capacity), Fraction: env.fraction, Assume: env.assume}
 			if env.gpu != "" {
 				card, err := env.card()
 				if err != nil {
@@ -59,7 +58,6 @@ is inferred from its segment events and listed.`,
 		},
 	}
 	cmd.Flags().StringVar(&env.conf, "conf", "", "configuration `STRING` to hold against the recording (default: as recorded)")
-	cmd.Flags().StringVar(&assume, "assume", "", "what the run met, where the recording cannot tell: fraction, capacity or none (`WHAT`)")
 	env.addDevice(cmd)
 	return cmd
 }

@@ -33,7 +33,7 @@ segments.`,
 			if err != nil {
 				return err
 			}
-			v := env.version(c.Trace)
+			v := c.Version
 			var specs []*policies.Spec
 			for _, s := range confs {
 				spec, err := torch.Parse(s, v)

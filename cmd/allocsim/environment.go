@@ -33,6 +33,7 @@ type environment struct {
 	device    int
 	torch     string
 	sidecar   string
+	assume    string
 	stdinRead bool
 }
 
@@ -43,6 +44,7 @@ func (e *environment) addDevice(cmd *cobra.Command) {
 	f.StringVar(&e.gpu, "gpu", "", "a `CARD`, e.g. \"RTX 4090\" or \"A100 80GB\"; allocsim help gpus lists them")
 	f.StringVar(&e.catalogue, "catalogue", "", "a CSV `FILE` with more cards (columns name, reported_bytes, …)")
 	f.Float64Var(&e.fraction, "memory-fraction", 0, "the program's set_per_process_memory_fraction(`F`) (default: as recorded)")
+	f.StringVar(&e.assume, "assume", "", "`WHAT` the recorded run met, where the recording cannot tell: fraction, capacity or none")
 	e.addTrace(cmd)
 }
 
@@ -135,7 +137,7 @@ func (e *environment) replayable(ctx context.Context, path string) (*traces.Trac
 
 // choice is what the flags ask for in place of what was recorded.
 func (e *environment) choice() (planner.Choice, error) {
-	c := planner.Choice{Policy: e.policy, Version: e.release()}
+	c := planner.Choice{Policy: e.policy, Version: e.release(), Assume: e.assume}
 	if e.confSet {
 		c.Conf = &e.conf
 	}
@@ -164,11 +166,6 @@ func (e *environment) choice() (planner.Choice, error) {
 func (e *environment) release() conf.Version {
 	v, _ := conf.ParseVersion(e.torch) // parse has refused what is no release
 	return v
-}
-
-// version is the PyTorch release whose rules hold for a trace.
-func (e *environment) version(tr *traces.Trace) conf.Version {
-	return planner.Choice{Version: e.release()}.ReleaseOf(tr)
 }
 
 // caseOf opens a trace with the run that the flags ask for: where they say

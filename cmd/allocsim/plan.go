@@ -93,7 +93,7 @@ them on one card at the same time. Exit code 1 when the card asked for
 					return fmt.Errorf("--price: %w", err)
 				}
 			}
-			opts.Tune.Version = env.version(jobs[0].Trace)
+			opts.Tune.Version = jobs[0].Version
 			opts.Besides = besides(jobs, ranks, nccl)
 			bar := a.progress("planning", "runs")
 			opts.Tune.Progress = bar.Set
@@ -197,6 +197,7 @@ func (a *app) showPlan(r *planner.Planning, all bool) error {
 	if a.json {
 		return a.printJSON(r)
 	}
+	a.doubt(&r.Evidence)
 	if len(r.GPUs) == 1 {
 		g := r.GPUs[0]
 		with := ""

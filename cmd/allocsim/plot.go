@@ -224,7 +224,7 @@ func (p *plotting) draw(ctx context.Context, s plots.Subject) (*plots.Drawn, err
 	}
 	defer func() { bar.Done() }()
 	var err error
-	v := p.env.version(s.Case.Trace)
+	v := s.Case.Version
 	s.Version, s.Best, s.Rows = v, p.best, p.rows
 	if s.Specs, err = p.specs(v); err != nil {
 		return nil, err

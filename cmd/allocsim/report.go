@@ -66,7 +66,7 @@ searches as tune and plan do.`,
 			}
 			bar := a.progress("searching", "runs")
 			o := report.Options{
-				Command: commandLine(cmd, args), Version: version(), PyTorch: env.version(inputs[0].Job.Trace),
+				Command: commandLine(cmd, args), Version: version(), PyTorch: inputs[0].Job.Version,
 				Cards: cat.All(), Thorough: thorough, Workers: workers, Progress: bar.Set,
 			}
 			var res *report.Result

@@ -49,7 +49,7 @@ of reserved memory (within --tolerance); time in driver calls; fewer options.
 			if err != nil {
 				return err
 			}
-			opts.Version = env.version(jobs[0].Trace)
+			opts.Version = jobs[0].Version
 			bar := a.progress("searching", "runs")
 			opts.Progress = bar.Set
 			res, err := planner.Tune(cmd.Context(), jobs, opts)
@@ -89,10 +89,18 @@ of reserved memory (within --tolerance); time in driver calls; fewer options.
 	return cmd
 }
 
+// doubt says first that every figure is in doubt, where it is.
+func (a *app) doubt(e *planner.Evidence) {
+	if e.Doubt != "" {
+		a.printf("%s\n\n", wrap(e.Doubt, 80, ""))
+	}
+}
+
 func (a *app) showTune(r *planner.Tuning, top int) error {
 	if a.json {
 		return a.printJSON(r)
 	}
+	a.doubt(&r.Evidence)
 	switch {
 	case r.Verdict == planner.Undecidable:
 		a.printf("%s\n\n", a.strong("Undecidable."))
@@ -107,7 +115,7 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 	default:
 		a.printf("%s\n\n", a.strong("No setting helps."))
 	}
-	a.printf("%s\n\n", wrap(strings.TrimPrefix(r.Reason, "Undecidable. "), 80, ""))
+	a.printf("%s\n\n", wrap(strings.TrimPrefix(strings.TrimPrefix(r.Reason, r.Evidence.Doubt+" "), "Undecidable. "), 80, ""))
 	if r.Room > 0 {
 		a.printf("The allocator may take %s.\n\n", size(r.Room))
 	}
