@@ -156,7 +156,7 @@ func (c *convCase) family(o *convCase) int {
 		return 0
 	case c.nd != o.nd:
 		// A matrix product is one in any number of dimensions.
-		if c.taps == 1 && o.taps == 1 && c.steps == 1 && o.steps == 1 && c.kind() == o.kind() && c.last == o.last {
+		if c.taps == 1 && o.taps == 1 && (c.steps > 1) == (o.steps > 1) && c.kind() == o.kind() && c.last == o.last {
 			return 2
 		}
 		return 0
