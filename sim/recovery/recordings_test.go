@@ -9,6 +9,7 @@ import (
 
 	"allocsim/policies"
 	_ "allocsim/policies/all"
+	"allocsim/policies/torch/conf"
 	"allocsim/sim"
 	"allocsim/sim/recovery"
 	"allocsim/traces"
@@ -221,5 +222,46 @@ func TestWhatIf(t *testing.T) {
 		if got, want := res.Stats.ReservedBytes[policies.All].Peak, target.Trace.Recorded.Stats["reserved_bytes.all.peak"]; got != want {
 			t.Errorf("%s: reserved peak %d, want %d", name, got, want)
 		}
+	}
+}
+
+// TestTrueFlags: what a user knows of the run and says never makes the replay
+// worse; half of what the allocator held is contradicted as a capacity.
+func TestTrueFlags(t *testing.T) {
+	for _, f := range recordings(t) {
+		t.Run(strings.TrimSuffix(filepath.Base(f), ".pickle.zst"), func(t *testing.T) {
+			tr := formatstest.Load(t, f)
+			if !tr.Meta.Sidecar {
+				return
+			}
+			m := tr.Meta
+			bare := withhold(tr)
+			for _, o := range []recovery.Options{
+				{Conf: m.Conf, ConfSet: true},
+				{Version: conf.Version{Major: 2, Minor: 11}},
+				{Fraction: m.Fraction},
+				{Capacity: m.DeviceTotal},
+				{Total: m.DeviceTotal},
+				{Fraction: m.Fraction, Capacity: m.DeviceTotal},
+				{Fraction: m.Fraction, Total: m.DeviceTotal, Conf: m.Conf, ConfSet: true},
+			} {
+				rec, err := recovery.Recover(context.Background(), bare, o)
+				if err != nil || !rec.Exact || len(rec.Check.Contradicted) > 0 {
+					t.Errorf("%+v: %v %+v", o, err, rec.Check.FirstDivergence)
+				}
+			}
+			known, err := recovery.Recover(context.Background(), tr, recovery.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			half := known.Trace.Recorded.Stats["reserved_bytes.all.peak"] / 2
+			if half == 0 || tr.Start != nil {
+				return
+			}
+			rec, err := recovery.Recover(context.Background(), bare, recovery.Options{Capacity: half})
+			if err != nil || rec.Exact || len(rec.Check.Contradicted) == 0 || rec.Check.FirstDivergence == nil {
+				t.Errorf("a capacity of %d bytes is not contradicted: %v", half, err)
+			}
+		})
 	}
 }
