@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -28,7 +27,7 @@ var settings = []string{
 }
 
 // samples is how many worlds stand for what leaves no trace.
-const samples = 40
+const samples = 200
 
 // withheldLine is one recording, read with its sidecar and without.
 type withheldLine struct {
@@ -42,7 +41,13 @@ type withheldLine struct {
 	// between them; within what a bound that was never met allows, which the
 	// recovery says; neither.
 	equal, inside, unmet, wrong int
-	why                         string
+	outside                     []miss
+}
+
+// miss is a what-if whose answer is in no world that was tried.
+type miss struct {
+	conf            string
+	want, low, high outcome
 }
 
 // outcome is what a what-if answers.
@@ -163,7 +168,7 @@ func withhold(ctx context.Context, path string) (*withheldLine, error) {
 				continue
 			}
 			l.wrong++
-			l.why += fmt.Sprintf("%q: %v not in %v … %v; ", conf, want, low, high)
+			l.outside = append(l.outside, miss{conf, want, low, high})
 		}
 	}
 	return l, nil
@@ -226,6 +231,14 @@ func reportWithheld(w io.Writer, lines []withheldLine) error {
 	row("**all**", func(withheldLine) bool { return true })
 	p.f("\nWhat leaves no trace: a bound that was never met, and `empty_cache` calls that released nothing. Both may matter under another\n")
 	p.f("setting. The range is then over %d worlds drawn from these (`Recovered.Sample`).\n", samples)
+	p.f("\nThe what-ifs outside differ by no more than this (reserved peak in bytes, retries, OOMs):\n\n")
+	p.f("| recording | setting | with the sidecar | smallest and largest without |\n|---|---|---|---|\n")
+	for _, l := range lines {
+		for _, w := range l.outside {
+			p.f("| %s/%s | `%s` | %v | %v … %v |\n", l.folder, l.name, w.conf, w.want, w.low, w.high)
+		}
+	}
+	p.f("\nThe worlds between are too many to try: a limit anywhere in its bracket together with any set of calls that released nothing.\n")
 	return p.err
 }
 
