@@ -35,7 +35,7 @@ gives figures per iteration and finds leaks:
 Without the GPU: the program runs on tensors without memory, for the card that
 you name, and every command reads the result as a recording:
 
-    python %[1]s --dry-run --gpu "H100 80GB" -o job train.py --its --arguments
+    python %[1]s --dry-run --gpu H100 -o job train.py --its --args
     allocsim tune job.dryrun
 
 It needs PyTorch 2.1 or newer and nothing else. Cost an event:
