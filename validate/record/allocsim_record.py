@@ -1234,6 +1234,13 @@ class DryRun:
             return self.meta
         return v
 
+    def shapes(self, func, args, kwargs):
+        """What func returns, as tensors without memory."""
+        try:
+            return self.kernel(func, args, kwargs)
+        except NotImplementedError as e:
+            return self.fallback(func, args, kwargs, e, _PASS)
+
     def kernel(self, func, args, kwargs):
         """Run func's shape function on phantoms and stand-ins of real tensors."""
         torch = self.torch
@@ -1264,17 +1271,21 @@ class DryRun:
         if self.facts(func)[1] and any(t.layout is not torch.strided for t in _tensors(args, torch)):
             # A sparse tensor is added to a dense one in place.
             return args[0]
-        from torch._decomp import decomposition_table
+        import torch._decomp as decomp
 
-        decomposed = decomposition_table.get(func)
-        if decomposed is None and torch._C._dispatch_has_kernel_for_dispatch_key(_op_name(func), "CompositeImplicitAutograd"):
-            decomposed = func.decompose
-        if decomposed is not None and isinstance(error, NotImplementedError):
+        # Shape functions that are not registered for the meta device, then
+        # what the operation is made of.
+        ways = [getattr(decomp, "meta_table", {}).get(func), decomp.decomposition_table.get(func)]
+        if torch._C._dispatch_has_kernel_for_dispatch_key(_op_name(func), "CompositeImplicitAutograd"):
+            ways.append(func.decompose)
+        for way in ways if isinstance(error, NotImplementedError) else ():
+            if way is None:
+                continue
             self.in_kernel = True
             guard = torch._C._DisableTorchDispatch()
             torch._C._set_meta_in_tls_dispatch_include(True)
             try:
-                return decomposed(*args, **kwargs)
+                return way(*args, **kwargs)
             except (NotImplementedError, RuntimeError):
                 pass
             finally:
@@ -1527,6 +1538,7 @@ class DryRun:
             aten.convolution.default: self.h_convolution,
             aten.convolution_backward.default: self.h_convolution_backward,
             aten._scaled_dot_product_efficient_attention.default: self.h_efficient,
+            aten._scaled_dot_product_flash_attention.default: self.h_flash,
             aten._amp_foreach_non_finite_check_and_unscale_.default: self.h_unscale,
             aten.copy_.default: self.h_copy,
             aten.clone.default: self.h_sparse_clone,
@@ -2116,9 +2128,38 @@ class DryRun:
         )
         return self.record_plain(func, args, kwargs, kind, r)
 
+    def h_flash(self, func, args, kwargs, kind):
+        """Releases before 2.5 have no shape function for it here."""
+        torch = self.torch
+        try:
+            r = self.kernel(func, args, kwargs)
+        except NotImplementedError:
+            q, k = args[:2]
+            guard = torch._C._DisableTorchDispatch()
+            try:
+                out = torch.empty(q.shape[0], q.shape[2], q.shape[1], q.shape[3], dtype=q.dtype, device=self.meta).transpose(1, 2)
+                seed = torch.zeros((), dtype=torch.int64)
+                r = (
+                    out, torch.empty(q.shape[:3], device=self.meta), None, None, q.shape[2], k.shape[2], seed, seed.clone(),
+                    torch.empty(0, dtype=q.dtype, device=self.meta),
+                )  # fmt: skip
+            finally:
+                del guard
+        return self.record_plain(func, args, kwargs, kind, r)
+
     def h_efficient(self, func, args, kwargs, kind):
         torch = self.torch
-        r = list(self.kernel(func, args, kwargs))
+        q, v, lse = args[0], args[2], args[4]
+        try:
+            r = list(self.kernel(func, args, kwargs))
+        except NotImplementedError:
+            guard = torch._C._DisableTorchDispatch()
+            try:
+                out = torch.empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3], dtype=q.dtype, device=self.meta).transpose(1, 2)
+                rows = -(-q.shape[2] // 32) * 32 if lse else 0
+                r = [out, torch.empty(q.shape[0], q.shape[1], rows, device=self.meta), None, None]
+            finally:
+                del guard
         guard = torch._C._DisableTorchDispatch()
         try:
             # The seed stays on the host.
@@ -2129,13 +2170,13 @@ class DryRun:
         return self.record_plain(func, args, kwargs, kind, tuple(r))
 
     def h_cudnn_attention(self, func, args, kwargs, kind):
-        r = list(self.kernel(func, args, kwargs))
+        r = list(self.shapes(func, args, kwargs))
         if not args[4]:
             r[1] = None
         return self.record_plain(func, args, kwargs, kind, tuple(r))
 
     def h_layer_norm_backward(self, func, args, kwargs, kind):
-        r = list(self.kernel(func, args, kwargs))
+        r = list(self.shapes(func, args, kwargs))
         if r[0] is not None and not r[0].is_contiguous():
             r[0] = self.blank(tuple(r[0].shape), r[0].dtype)
         return self.record_plain(func, args, kwargs, kind, tuple(r))
