@@ -117,6 +117,10 @@ func (t *tuner) tight(c *Candidate) string {
 	if t.room == 0 || rest > t.room/100 {
 		return ""
 	}
+	if rest <= 0 {
+		return fmt.Sprintf("Tight: at worst all of the %s that the allocator may take, in %d runs with other orders and sizes. Other changes may need more.",
+			bytesize.Format(t.room), sim.SpanOrders+ChangedTraces)
+	}
 	return fmt.Sprintf("Tight: at worst %s of the %s that the allocator may take, in %d runs with other orders and sizes. Other changes may need more.",
 		bytesize.Format(c.Upper()), bytesize.Format(t.room), sim.SpanOrders+ChangedTraces)
 }

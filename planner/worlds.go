@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"allocsim/internal/bytesize"
 	"allocsim/policies"
@@ -117,44 +118,48 @@ func worse(a, b *sim.Result) bool {
 	) < 0
 }
 
-// Differ says, in one sentence, that the explanations of a recording give
+// Differ says, in one sentence, in what the explanations of a recording give
 // different answers; empty if they agree.
 func Differ(worlds []World) string {
 	if len(worlds) < 2 {
 		return ""
 	}
-	low, high := worlds[0], worlds[0]
-	same := true
-	for _, w := range worlds[1:] {
-		o := w
-		o.Says = worlds[0].Says
-		same = same && o == worlds[0]
-		if w.ReservedPeak < low.ReservedPeak {
-			low = w
-		}
-		if w.ReservedPeak > high.ReservedPeak || w.NumOOMs > high.NumOOMs {
-			high = w
+	var parts []string
+	peak := spanOf(worlds, func(w World) int64 { return w.ReservedPeak })
+	if peak[0] != peak[1] {
+		parts = append(parts, fmt.Sprintf("reserved peak %s to %s", bytesize.Format(peak[0]), bytesize.Format(peak[1])))
+	}
+	for _, x := range []struct {
+		what string
+		of   func(World) int64
+	}{
+		{"retries", func(w World) int64 { return w.NumAllocRetries }},
+		{"OOMs", func(w World) int64 { return w.NumOOMs }},
+	} {
+		if n := spanOf(worlds, x.of); n[0] != n[1] {
+			parts = append(parts, fmt.Sprintf("%d to %d %s", n[0], n[1], x.what))
 		}
 	}
-	if same {
+	completed := 0
+	for _, w := range worlds {
+		if w.Completed {
+			completed++
+		}
+	}
+	if completed > 0 && completed < len(worlds) {
+		parts = append(parts, fmt.Sprintf("it completes under %d of them", completed))
+	}
+	if len(parts) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("The recording fits %d explanations, and they differ here: reserved peak %s to %s, %d to %d OOMs.",
-		len(worlds), bytesize.Format(low.ReservedPeak), bytesize.Format(high.ReservedPeak), least(worlds), most(worlds))
+	return fmt.Sprintf("The recording fits %d explanations, and they differ here: %s.", len(worlds), strings.Join(parts, ", "))
 }
 
-func least(worlds []World) int64 {
-	n := worlds[0].NumOOMs
-	for _, w := range worlds {
-		n = min(n, w.NumOOMs)
+// spanOf is the least and the most of a figure.
+func spanOf(worlds []World, of func(World) int64) [2]int64 {
+	span := [2]int64{of(worlds[0]), of(worlds[0])}
+	for _, w := range worlds[1:] {
+		span = [2]int64{min(span[0], of(w)), max(span[1], of(w))}
 	}
-	return n
-}
-
-func most(worlds []World) int64 {
-	var n int64
-	for _, w := range worlds {
-		n = max(n, w.NumOOMs)
-	}
-	return n
+	return span
 }
