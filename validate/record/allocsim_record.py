@@ -24,7 +24,7 @@ A process of a distributed job adds its rank: NAME.rank3.pickle. Then
     allocsim inspect NAME.pickle
     allocsim tune NAME.pickle
 
-No GPU yet? This runs the program on tensors without memory, for a card that is
+No GPU yet? This runs the program on tensors without memory (PyTorch 2.4 or newer), for a card that is
 only named, and writes NAME.dryrun and NAME.json; allocsim reads them the same:
 
     python allocsim_record.py --dry-run --gpu "H100 80GB" -o NAME train.py
@@ -267,17 +267,6 @@ class Recorder:
             wrapper = around(getattr(memory, name), before)
             setattr(memory, name, wrapper)
             setattr(torch.cuda, name, wrapper)
-        # Requests inside these scopes go to private pools, which the trace does
-        # not say before PyTorch 2.12.
-        if hasattr(memory, "use_mem_pool"):
-            wrapper = around(
-                memory.use_mem_pool, lambda pool, *_, **__: self.note("use_mem_pool", pool=list(pool.id))
-            )
-            memory.use_mem_pool = wrapper
-            torch.cuda.use_mem_pool = wrapper
-        graph = getattr(torch.cuda, "graph", None)
-        if hasattr(graph, "__enter__"):
-            graph.__enter__ = around(graph.__enter__, lambda *_: self.note("graph_capture"))
         # torch.accelerator has its own way to the allocator (PyTorch 2.9).
         accelerator = getattr(torch, "accelerator", None)
         for module in (accelerator, getattr(accelerator, "memory", None)):
@@ -288,11 +277,6 @@ class Recorder:
         stats = self.torch.cuda.memory_stats(device)
         return {k: v for k, v in stats.items() if isinstance(v, int)}
 
-    def _limit(self, i, total):
-        """The bytes that the fraction leaves the allocator; None = no limit."""
-        fraction = self.fractions.get(i, 1.0)
-        return int(fraction * total) if fraction < 1.0 else None
-
     def _device(self, i):
         properties = self.torch.cuda.get_device_properties(i)
         return {
@@ -300,7 +284,6 @@ class Recorder:
             "device": properties.name,
             "device_total": properties.total_memory,
             "fraction": self.fractions.get(i, 0.0),
-            "limit": self._limit(i, properties.total_memory),
             "stats": self._stats(i),
         }
 
@@ -320,7 +303,6 @@ class Recorder:
         sidecar = {
             "conf": conf,
             "fraction": main["fraction"],
-            "limit": main["limit"],
             "torch": torch.__version__,
             "cuda": torch.version.cuda or getattr(torch.version, "hip", None),
             "device": main["device"],
@@ -465,8 +447,8 @@ ASSUME = {
 }
 
 INSTALL_HINT = (
-    "a dry run needs PyTorch 2.1 or newer, any build, no GPU:\n"
-    "    python -m pip install torch"
+    "a dry run needs PyTorch 2.4 or newer, any build, no GPU:\n"
+    "    python -m pip install --upgrade torch"
 )
 
 
@@ -507,7 +489,7 @@ class DryRun:
         except ImportError as e:
             raise SystemExit("allocsim_record: cannot import torch (%s); %s" % (e, INSTALL_HINT))
         version = tuple(int(x) for x in torch.__version__.split("+")[0].split(".")[:2])
-        if version < (2, 1):
+        if version < (2, 4):
             raise SystemExit("allocsim_record: this is PyTorch %s; %s" % (torch.__version__, INSTALL_HINT))
         self.torch = torch
         self.version = version
