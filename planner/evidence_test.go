@@ -155,6 +155,7 @@ func TestWorlds(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := worlds(t, tr, traces.WithEmptyCaches(tr, []int{2}))
+	c.Machine.Capacity = 1 << 30
 	run, err := planner.Replay(context.Background(), &c, false)
 	if err != nil {
 		t.Fatal(err)

@@ -94,7 +94,12 @@ type Replayed struct {
 // detail, the result describes the fragmentation at its peak.
 func Replay(ctx context.Context, c *Case, detail bool) (*Replayed, error) {
 	out := new(Replayed)
-	for _, w := range c.Worlds() {
+	worlds := c.Worlds()
+	if c.AsRecorded() {
+		// Every explanation fits the recorded run; there is only one of that.
+		worlds = []Case{*c}
+	}
+	for _, w := range worlds {
 		cfg := w.Config()
 		cfg.Detail = detail
 		res, err := sim.Run(ctx, w.Trace, cfg)
