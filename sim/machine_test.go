@@ -113,7 +113,7 @@ func TestMachineBends(t *testing.T) {
 		{Rule: "a fraction is one of the recorded device, whatever device is asked about", File: "machine.go", Test: "TestMachine",
 			Old: "base = m.Capacity", Bent: "base = recorded"},
 		{Rule: "address space shrinks with what is free", File: "machine.go", Test: "TestMachine",
-			Old: "m.Total = max(m.Capacity, recorded)", Bent: "m.Total = base"},
+			Old: "m.Total = max(m.Capacity, recorded, m.Space)", Bent: "m.Total = base"},
 		{Rule: "a recorded limit outlives another fraction", File: "machine.go", Test: "TestMachine",
 			Old: "m.Limit, m.Fraction = 0, f", Bent: "m.Fraction = f"},
 		{Rule: "less than a byte is no limit", File: "machine.go", Test: "TestMachine",

@@ -181,15 +181,18 @@ func TestOnlyWay(t *testing.T) {
 	changing := []string{"Create", "CreateTemp", "Link", "Mkdir", "MkdirAll", "MkdirTemp", "OpenFile", "Rename", "Symlink", "Truncate", "WriteFile"}
 	// By folder and function.
 	allowed := map[string]string{
-		"internal/outfile OpenFile":      "this package",
-		"internal/outfile Rename":        "this package",
-		"traces/formats CreateTemp":      "a copy of what cannot be read at random, removed at the end",
-		"validate/torchengine MkdirTemp": "the folder of the replay's script, removed at the end",
-		"validate/torchengine WriteFile": "the script in it",
-		"cmd/allocsim MkdirAll":          "the folder of the manual pages",
-		"internal/bend CreateTemp":       "in the folder of a test",
-		"internal/bend WriteFile":        "in the folder of a test",
-		"docs/internal/tables WriteFile": "a tool of the repository, which writes the pages it is told to",
+		"internal/outfile OpenFile":        "this package",
+		"internal/outfile Rename":          "this package",
+		"traces/formats CreateTemp":        "a copy of what cannot be read at random, removed at the end",
+		"validate/torchengine MkdirTemp":   "the folder of the replay's script, removed at the end",
+		"validate/torchengine WriteFile":   "the script in it",
+		"cmd/allocsim MkdirAll":            "the folder of the manual pages",
+		"internal/bend CreateTemp":         "in the folder of a test",
+		"internal/bend WriteFile":          "in the folder of a test",
+		"docs/internal/tables WriteFile":   "a tool of the repository, which writes the pages it is told to",
+		"docs/internal/dryrun WriteFile":   "likewise",
+		"docs/internal/accuracy MkdirTemp": "likewise: recordings without their sidecars, removed at the end",
+		"docs/internal/accuracy Symlink":   "in that folder",
 	}
 	root, err := filepath.Abs("../..")
 	if err != nil {
