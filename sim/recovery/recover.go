@@ -117,6 +117,9 @@ func Recover(ctx context.Context, tr *traces.Trace, opts Options) (*Recovered, e
 		return nil, err
 	}
 	rec.sayKnown(known)
+	if tr.Start != nil && rec.Conf.GCThreshold > 0 {
+		rec.open("The ages of the blocks that were free when the recording began are unknown, so garbage collection may have chosen others than the replay does.")
+	}
 	if tr.Recorded == nil || len(tr.Recorded.Addr) == 0 || rec.Conf.Backend != conf.Native {
 		rec.asItIs(known)
 		return rec, nil
