@@ -155,6 +155,9 @@ type Meta struct {
 	// Sidecar reports that a sidecar file was read, so that Conf, Fraction and
 	// the trace's EmptyCache events are complete facts and not guesses.
 	Sidecar bool
+	// NoCompletions reports that the source does not say when frees that wait
+	// for another stream completed: each is taken to complete at once.
+	NoCompletions bool
 	// Ranks is the number of processes of the job, of which this is one; 0
 	// when unknown.
 	Ranks int

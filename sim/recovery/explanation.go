@@ -291,6 +291,9 @@ func (r *Recovered) doubt() string {
 	if name := otherBackend(r.Trace, r.Conf, r.Version); name != "" {
 		return fmt.Sprintf("The replay is not exact from %s on: sizes do not fit CUDA's rounding, but %s; every figure is that of CUDA's allocator and not of the recorded one.", where, name)
 	}
+	if r.Trace.Meta.NoCompletions && len(r.Trace.Streams) > 1 {
+		return fmt.Sprintf("The replay is not exact from %s on: the recording has several streams and does not say when frees completed (skip_actions); record without skip_actions.", where)
+	}
 	return fmt.Sprintf("The replay is not exact: from %s on the recorded allocator did not do what PyTorch's rules say, so every figure is in doubt.", where)
 }
 

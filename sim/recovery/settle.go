@@ -129,6 +129,9 @@ func (s *settler) candidates(d *Divergence) []edit {
 	if !s.byRequest(d) {
 		es = append(es, edit{tr: traces.WithEmptyCaches(s.tr, []int{d.Event}), shift: 1, empty: 1})
 	}
+	if s.tr.Meta.NoCompletions && len(s.tr.Streams) > 1 {
+		return es // a block that waited looks like one of another pool
+	}
 	if s.layout == nil {
 		s.layout = newLayout(s.tr)
 	}

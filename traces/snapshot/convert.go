@@ -722,6 +722,7 @@ func (c *converter) trace(o *output, m *memory, start []startSegment, startEvent
 	t.StartUS = t0
 	t.Meta.ClockUS = t0
 	t.StartEvents, t.Start = startEvents, begin
+	t.Meta.NoCompletions = !c.completed && c.requested
 	t.Recorded = &traces.Recorded{Addr: o.addr, Driver: o.driver, OOMDeviceFree: o.oomFree, Final: final}
 	t.Stacks = &traces.Stacks{ByBlock: o.stacks}
 	return t, nil

@@ -295,7 +295,11 @@ func (c *converter) replayAny() (*traces.Trace, error) {
 	t, err := c.replay(nil)
 	var con *contradiction
 	if errors.As(err, &con) && con.early {
-		return c.fromTheMiddle(con)
+		t, err := c.fromTheMiddle(con)
+		if err != nil && c.kinds[actFreeRequested] == 0 && c.kinds[actFreeCompleted] > 0 {
+			err = fmt.Errorf("%w; no free_requested is recorded (skip_actions), so which frees wait is unknown: record again without skipping it", err)
+		}
+		return t, err
 	}
 	return t, err
 }
