@@ -296,7 +296,7 @@ func (c *converter) replayAny() (*traces.Trace, error) {
 	var con *contradiction
 	if errors.As(err, &con) && con.early {
 		t, err := c.fromTheMiddle(con)
-		if err != nil && c.kinds[actFreeRequested] == 0 && c.kinds[actFreeCompleted] > 0 {
+		if err != nil && c.kinds[actFreeRequested] == 0 && c.kinds[actFreeCompleted] > 0 && !c.noSegments {
 			err = fmt.Errorf("%w; no free_requested is recorded (skip_actions), so which frees wait is unknown: record again without skipping it", err)
 		}
 		return t, err
