@@ -125,7 +125,7 @@ func TestByHand(t *testing.T) {
 			}
 			fmt.Fprintf(&b, "%s; bound %s, now %s with %d retries and %d OOMs", r.Verdict, size(r.Bound), size(r.Baseline.ReservedPeak), r.Baseline.NumAllocRetries, r.Baseline.NumOOMs)
 			if r.Room > 0 {
-				fmt.Fprintf(&b, ", room %s", size(r.Room))
+				fmt.Fprintf(&b, ", room %s", size(int64(r.Room)))
 			}
 			if r.Short > 0 {
 				fmt.Fprintf(&b, ", short of %s", size(r.Short))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"allocsim/internal/bytesize"
 	"allocsim/policies"
 	"allocsim/sim"
 )
@@ -35,10 +36,10 @@ type Colocation struct {
 	// UsedPeak is the most bytes that all processes took at once, overhead
 	// included; SumOfPeaks what they would take if each had its peak at once,
 	// with room for that.
-	UsedPeak   int64          `json:"used_peak"`
-	SumOfPeaks int64          `json:"sum_of_peaks"`
-	Capacity   int64          `json:"capacity"`
-	Jobs       []ColocatedJob `json:"jobs"`
+	UsedPeak   int64           `json:"used_peak"`
+	SumOfPeaks int64           `json:"sum_of_peaks"`
+	Capacity   bytesize.OrNone `json:"capacity"`
+	Jobs       []ColocatedJob  `json:"jobs"`
 }
 
 // Colocate runs several jobs on one card at the same time, each with its own
@@ -74,7 +75,7 @@ func Colocate(ctx context.Context, jobs []Case, o ColocateOptions) (*Colocation,
 	if err != nil {
 		return nil, err
 	}
-	out := &Colocation{Fits: true, UsedPeak: res.UsedPeak + overhead, SumOfPeaks: overhead, Capacity: o.Capacity}
+	out := &Colocation{Fits: true, UsedPeak: res.UsedPeak + overhead, SumOfPeaks: overhead, Capacity: bytesize.OrNone(o.Capacity)}
 	for i, r := range res.Jobs {
 		peak := r.Stats.ReservedBytes[policies.All].Peak
 		out.Fits = out.Fits && r.Completed

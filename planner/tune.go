@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"allocsim/internal/bytesize"
 	"allocsim/policies"
 	"allocsim/policies/torch"
 	"allocsim/policies/torch/conf"
@@ -159,7 +160,7 @@ type Tuning struct {
 	// Short is how many bytes are missing when Verdict is CannotFit.
 	Short int64 `json:"short,omitempty"`
 	// Room is the bytes the allocator may take; 0 = unlimited.
-	Room int64 `json:"room,omitempty"`
+	Room bytesize.OrNone `json:"room"`
 	// Iterations is the number of iterations the traces mark, for figures per
 	// iteration; 0 = unknown.
 	Iterations int            `json:"iterations,omitempty"`

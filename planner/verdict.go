@@ -19,7 +19,7 @@ import (
 // answer turns the search into advice.
 func (t *tuner) answer(ctx context.Context) *Tuning {
 	out := &Tuning{
-		Bound: t.need, Room: t.room, Searched: len(t.cands),
+		Bound: t.need, Room: bytesize.OrNone(t.room), Searched: len(t.cands),
 		Depends: []string{}, Evidence: evidenceOf(t.jobs), Candidates: []Candidate{}, Pareto: []Candidate{}, PerTrace: []TraceFigures{}, Warnings: []string{}, Notes: []string{},
 	}
 	if len(t.cands) == 0 {

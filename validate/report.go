@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"allocsim/internal/bytesize"
 	"allocsim/policies"
 	"allocsim/sim"
 	"allocsim/traces"
@@ -24,8 +25,8 @@ type Report struct {
 	Confirmed bool `json:"confirmed"`
 	// Capacity is the bytes the allocator could take, Limit its own limit; 0 =
 	// none.
-	Capacity int64 `json:"capacity"`
-	Limit    int64 `json:"limit"`
+	Capacity bytesize.OrNone `json:"capacity"`
+	Limit    bytesize.OrNone `json:"limit"`
 
 	Predicted Figures `json:"predicted"`
 	Measured  Figures `json:"measured"`
@@ -117,7 +118,7 @@ const maxMismatches = 20
 func newReport(tr *traces.Trace, o Options, engine string, predicted *sim.Result) *Report {
 	return &Report{
 		Source: tr.Source, Policy: o.Config.Policy.String(), Engine: engine,
-		Capacity: predicted.Capacity, Limit: predicted.Limit,
+		Capacity: bytesize.OrNone(predicted.Capacity), Limit: bytesize.OrNone(predicted.Limit),
 		Predicted: figures(predicted), Tolerance: o.Tolerance,
 		Mismatches: []Mismatch{}, Notes: append([]string{}, predicted.Notes...),
 	}

@@ -388,7 +388,7 @@ func (a *app) colocate(cmd *cobra.Command, env *environment, jobs []planner.Case
 		t.Row("in use at most together", size(res.UsedPeak))
 		t.Row("if all peaks coincided", size(res.SumOfPeaks))
 		t.Row("of this, besides the allocators", size(o.Overhead*int64(len(jobs))))
-		t.Row("the card has", sizeOr(res.Capacity, "unlimited"))
+		t.Row("the card has", sizeOr(int64(res.Capacity), "unlimited"))
 		if err := a.print(t); err != nil {
 			return err
 		}

@@ -117,7 +117,7 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 	}
 	a.printf("%s\n\n", wrap(strings.TrimPrefix(strings.TrimPrefix(r.Reason, r.Evidence.Doubt+" "), "Undecidable. "), 80, ""))
 	if r.Room > 0 {
-		a.printf("The allocator may take %s.\n\n", size(r.Room))
+		a.printf("The allocator may take %s.\n\n", size(int64(r.Room)))
 	}
 	t := table.New("", ">reserved", ">at most", ">stall", ">retries", ">OOMs", ">runs", "setting")
 	bare := false // a line has no "at most"
