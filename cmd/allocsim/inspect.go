@@ -10,6 +10,7 @@ import (
 	"allocsim/internal/plural"
 	"allocsim/internal/table"
 	"allocsim/internal/text"
+	"allocsim/planner/words"
 	"allocsim/sim"
 	"allocsim/sim/recovery"
 	"allocsim/traces"
@@ -126,7 +127,7 @@ func (a *app) showInspect(tr *traces.Trace, s *inspection, rows int, capacity in
 		t.Row("device", strings.TrimSpace(fmt.Sprintf("%d: %s %s", s.Device, s.DeviceName, sizeOr(s.DeviceTotal, ""))))
 	}
 	if s.Conf != nil {
-		t.Row("configuration", orDefault(*s.Conf))
+		t.Row("configuration", words.OrDefault(*s.Conf))
 	}
 	if s.Fraction != nil {
 		t.Row("memory fraction", fmt.Sprint(*s.Fraction))

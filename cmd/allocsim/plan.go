@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -10,13 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"allocsim/internal/bytesize"
-	"allocsim/internal/plural"
 	"allocsim/internal/table"
 	"allocsim/internal/text"
 	"allocsim/planner"
 	"allocsim/planner/gpus"
-	"allocsim/sim"
+	"allocsim/planner/words"
 )
 
 func newPlan(a *app) *cobra.Command {
@@ -197,31 +194,22 @@ func (a *app) showPlan(r *planner.Planning, all bool) error {
 	if a.json {
 		return a.printJSON(r)
 	}
-	a.doubt(&r.Evidence)
+	a.doubt(r.Evidence.Doubt)
 	if len(r.GPUs) == 1 {
-		g := r.GPUs[0]
-		with := ""
-		if g.Conf != r.Baseline {
-			with = " with " + orDefault(g.Conf)
-		}
 		// The verdict stands out; the rest is wrapped with it.
-		text := wrap(fmt.Sprintf("%s on %s%s: %s", g.Verdict, g.Name, with, g.Reason), 80, "")
-		a.printf("%s%s\n\n", a.strong(string(g.Verdict)), strings.TrimPrefix(text, string(g.Verdict)))
-	}
-	if !r.Evidence.Complete() && len(r.GPUs) != 1 {
-		a.printf("%s\n\n", wrap("Undecidable for cards that might do: "+strings.Join(r.Evidence.Missing, " ")+" "+r.Evidence.Record+" The figures are the least that is needed.", 80, ""))
-	}
-	m := r.MinCapacity
-	least := ""
-	if !r.Evidence.Complete() {
-		least = "≥ "
+		verdict := string(r.GPUs[0].Verdict)
+		text := wrap(words.OneCard(r, &r.GPUs[0]), 80, "")
+		a.printf("%s%s\n\n", a.strong(verdict), strings.TrimPrefix(text, verdict))
+	} else if why := words.Undecided(&r.Evidence); why != "" {
+		a.printf("%s\n\n", wrap(why, 80, ""))
 	}
 	t := table.New("smallest capacity that works", ">for the allocator", ">safe", "setting")
-	t.Row("bound (perfect placement)", least+bytesize.FormatUp(m.Bound), "", "")
-	t.Row("present setting", least+bytesize.FormatUp(m.Baseline), least+bytesize.FormatUp(m.BaselineSafe), orDefault(r.Baseline))
-	if m.BestConf != r.Baseline {
-		lines := linesOf(m.BestConf, 28)
-		t.Row("best setting", least+bytesize.FormatUp(m.Best), least+bytesize.FormatUp(m.BestSafe), lines[0])
+	for i, c := range words.Capacities(r) {
+		lines := []string{c.Setting}
+		if i > 1 { // what is set now is shown as it is set
+			lines = linesOf(c.Setting, 28)
+		}
+		t.Row(c.What, c.Allocator, c.Safe, lines[0])
 		for _, l := range lines[1:] {
 			t.Row("", "", "", l)
 		}
@@ -229,130 +217,37 @@ func (a *app) showPlan(r *planner.Planning, all bool) error {
 	if err := a.print(t); err != nil {
 		return err
 	}
-	if l := r.MinLimit; l != nil {
-		a.printf("\n%s\n", wrap(fmt.Sprintf("The program sets a memory fraction. As a limit of the allocator's own it needs %s now (set_per_process_memory_fraction(%v) on the recorded card) and %s with the best setting (%v): a limit is not a capacity.",
-			bytesize.FormatUp(l.Baseline), l.BaselineFraction, bytesize.FormatUp(l.Best), l.BestFraction), 80, ""))
+	for _, s := range words.Besides(r) {
+		a.printf("\n%s\n", wrap(s, 80, ""))
 	}
-	for _, s := range r.Besides {
-		a.printf("\n%s\n", wrap(fmt.Sprintf("Of each card, %s takes %s to %s besides the allocator and the CUDA context.", s.Name, size(s.Low), size(s.High)), 80, ""))
-	}
-	cards, hidden := chosenCards(r.GPUs, all)
-	priced := slices.ContainsFunc(cards, func(c planner.CardVerdict) bool { return c.Price != nil })
-	header := []string{"card", ">usable", "verdict", ">headroom", ">retries", "setting"}
-	if priced {
-		header = append(header, ">price")
-	}
+	cards, hidden := words.ChosenCards(r.GPUs, all)
 	a.printf("\n")
-	t = table.New(header...)
-	for _, g := range cards {
-		usable, headroom, retries, setting := bytesize.FormatDown(g.Usable), size(g.Headroom), fmt.Sprint(g.NumAllocRetries), "present"
-		if g.Headroom < 0 && g.HeadroomHigh >= 0 {
-			// It depends on driver and libraries.
-			headroom += " … " + size(g.HeadroomHigh)
-		}
-		if g.Conf != r.Baseline {
-			setting = "best"
-			if g.Conf != m.BestConf {
-				setting = text.Head(g.Conf, 28) // this card's own
-			}
-		}
-		switch g.Verdict {
-		case gpus.Unknown:
-			usable, headroom, retries, setting = "unknown", "", "", ""
-		case gpus.No:
-			retries = ""
-		case gpus.Undecidable:
-			headroom, retries, setting = "", "", ""
-		}
-		row := []string{text.Head(g.Name, 29), usable, string(g.Verdict), headroom, retries, setting}
-		if priced {
-			price := ""
-			if g.Price != nil {
-				price = strings.TrimSpace(fmt.Sprintf("%g %s", *g.Price, g.PriceUnit))
-			}
-			row = append(row, price)
-		}
-		t.Row(row...)
-	}
-	if err := a.print(t); err != nil {
+	if err := a.print(cardTable(words.Cards(cards, r.Baseline, r.MinCapacity.BestConf))); err != nil {
 		return err
 	}
 	if hidden != "" {
 		a.printf("%s\n", wrap(hidden, 80, ""))
 	}
-	notes := append(r.Notes, fmt.Sprintf("\"Safe\" is the smallest size from which every larger one works, under all %d orders in which the driver may place segments; verdicts go by it.", sim.SpanOrders))
-	a.notes(notes)
+	a.notes(append(r.Notes, words.Safe()))
 	return nil
 }
 
-// chosenCards are the cards to show, smallest first (cheapest first where
-// there are prices), and a sentence on what is left out: of those that fit
-// easily, and of those far too small, only the nearest are news.
-func chosenCards(list []planner.CardVerdict, all bool) (cards []planner.CardVerdict, hidden string) {
-	cards = slices.Clone(list)
-	slices.SortStableFunc(cards, func(a, b planner.CardVerdict) int {
-		switch {
-		case a.Price != nil && b.Price != nil:
-			return cmp.Compare(*a.Price, *b.Price)
-		case a.Price != nil:
-			return -1
-		case b.Price != nil:
-			return 1
-		}
-		return cmp.Compare(a.Usable, b.Usable)
-	})
-	const most = 16
-	if all || len(cards) <= most {
-		return cards, ""
+// cardTable is the table of cards, with prices where one has a price.
+func cardTable(cards []words.Card) *table.Table {
+	priced := slices.ContainsFunc(cards, func(c words.Card) bool { return c.Price.Text != "" })
+	header := []string{"card", ">usable", "verdict", ">headroom", ">retries", "setting"}
+	if priced {
+		header = append(header, ">price")
 	}
-	if n := slices.IndexFunc(cards, func(c planner.CardVerdict) bool { return c.Price == nil }); n > 0 {
-		return cards[:n], fmt.Sprintf("%s without a price left out; --all shows them", plural.Of(len(cards)-n, "card"))
-	}
-	const misses, fits = 3, 12
-	left := make(map[gpus.Verdict]int)
+	t := table.New(header...)
 	for _, c := range cards {
-		left[c.Verdict]++
-	}
-	seen := make(map[gpus.Verdict]int)
-	tooSmall := left[gpus.No]
-	var out []planner.CardVerdict
-	for _, c := range cards {
-		seen[c.Verdict]++
-		switch c.Verdict {
-		case gpus.No:
-			if seen[gpus.No] <= tooSmall-misses {
-				continue
-			}
-		case gpus.Fits, gpus.Tight, gpus.Undecidable:
-			if seen[gpus.Fits] > fits {
-				continue
-			}
-		default:
-			continue
+		row := []string{text.Head(c.Name.Text, 29), c.Usable.Text, c.Verdict.Text, c.Headroom.Text, c.Retries.Value, text.Head(c.Setting.Text, 28)}
+		if priced {
+			row = append(row, c.Price.Text)
 		}
-		left[c.Verdict]--
-		out = append(out, c)
+		t.Row(row...)
 	}
-	var rest []string
-	for _, v := range []struct {
-		verdict gpus.Verdict
-		what    string
-	}{{gpus.No, "smaller that do not fit"}, {gpus.Fits, "larger that fit"}, {gpus.Tight, "larger that share their memory with the host"}, {gpus.Unknown, "of unknown size"}} {
-		if n := left[v.verdict]; n > 0 {
-			rest = append(rest, fmt.Sprintf("%d %s", n, v.what))
-		}
-	}
-	if len(rest) > 0 {
-		hidden = "Not shown: " + strings.Join(rest, ", ") + "; --all shows them."
-	}
-	return out, hidden
-}
-
-func orDefault(conf string) string {
-	if conf == "" {
-		return "(default)"
-	}
-	return conf
+	return t
 }
 
 // colocate answers plan --colocate.

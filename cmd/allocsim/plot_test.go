@@ -37,7 +37,7 @@ func TestGallery(t *testing.T) {
 		if !ok {
 			continue
 		}
-		args := append([]string{"plot"}, words(strings.ReplaceAll(command, "docs/img/", tmp+"/"))...)
+		args := append([]string{"plot"}, argumentsOf(strings.ReplaceAll(command, "docs/img/", tmp+"/"))...)
 		out := args[len(args)-1]
 		if _, errs, code := execute(t, "", args...); code != 0 {
 			t.Errorf("%s: exit code %d: %s", line, code, errs)

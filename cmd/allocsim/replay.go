@@ -114,7 +114,7 @@ func (a *app) showReplay(doc *replayed, res *sim.Result) error {
 	if !res.Completed {
 		verdict = fmt.Sprintf("out of memory, %s", plural.Of(int(max(res.Stats.NumOOMs, int64(len(doc.OOMs)))), "time"))
 	}
-	a.doubt(&doc.Evidence)
+	a.doubt(doc.Evidence.Doubt)
 	if doc.Evidence.Level == planner.LevelPart {
 		verdict = "in the part recorded: " + verdict
 	}

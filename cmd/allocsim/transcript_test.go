@@ -35,8 +35,8 @@ func atRoot(t *testing.T) {
 	t.Chdir(filepath.Join(here, "..", ".."))
 }
 
-// words splits a command line as a shell does, with single and double quotes.
-func words(line string) []string {
+// argumentsOf splits a command line as a shell does, with single and double quotes.
+func argumentsOf(line string) []string {
 	var out []string
 	var word strings.Builder
 	quote, open := rune(0), false
@@ -90,7 +90,7 @@ func TestTranscripts(t *testing.T) {
 				line, stdin, _ := strings.Cut(input, "\n")
 				switch d.Cmd {
 				case "run":
-					args := words(strings.TrimPrefix(line, "allocsim "))
+					args := argumentsOf(strings.TrimPrefix(line, "allocsim "))
 					if line == "allocsim" {
 						args = nil
 					}
@@ -164,7 +164,7 @@ func consoleBlocks(t *testing.T, text string) string {
 			if dir == "" {
 				dir = t.TempDir()
 			}
-			stdout, stderr, _ := execute(t, "", words(strings.ReplaceAll(strings.TrimSpace(command), "/tmp/", dir+"/"))...)
+			stdout, stderr, _ := execute(t, "", argumentsOf(strings.ReplaceAll(strings.TrimSpace(command), "/tmp/", dir+"/"))...)
 			got := strings.Split(strings.TrimRight(strings.ReplaceAll(stdout+stderr, dir+"/", "/tmp/"), "\n"), "\n")
 			n := 0
 			for i++; i < len(lines) && lines[i] != "```" && !strings.HasPrefix(lines[i], "$ "); i++ {

@@ -1,15 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"allocsim/internal/plural"
 	"allocsim/internal/table"
 	"allocsim/planner"
-	"allocsim/sim"
+	"allocsim/planner/words"
 )
 
 func newTune(a *app) *cobra.Command {
@@ -90,9 +90,9 @@ of reserved memory (within --tolerance); time in driver calls; fewer options.
 }
 
 // doubt says first that every figure is in doubt, where it is.
-func (a *app) doubt(e *planner.Evidence) {
-	if e.Doubt != "" {
-		a.printf("%s\n\n", wrap(e.Doubt, 80, ""))
+func (a *app) doubt(doubt string) {
+	if doubt != "" {
+		a.printf("%s\n\n", wrap(doubt, 80, ""))
 	}
 }
 
@@ -100,85 +100,26 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 	if a.json {
 		return a.printJSON(r)
 	}
-	a.doubt(&r.Evidence)
-	switch {
-	case r.Verdict == planner.Undecidable:
-		a.printf("%s\n\n", a.strong("Undecidable."))
-	case r.Export != "":
-		a.printf("%s\n", a.strong(r.Export))
-		for _, d := range r.Depends {
-			a.printf("%s\n", wrap("# "+d, 80, "# "))
-		}
-		a.printf("\n")
-	case r.Verdict == planner.NothingBetter || r.Verdict == planner.Tight:
-		a.printf("%s\n\n", a.strong("Nothing to change."))
-	default:
-		a.printf("%s\n\n", a.strong("No setting helps."))
+	advice := words.Advise(r)
+	a.doubt(advice.Doubt)
+	a.printf("%s\n", a.strong(cmp.Or(advice.Short, advice.Export)))
+	for _, d := range advice.Depends {
+		a.printf("%s\n", wrap("# "+d, 80, "# "))
 	}
-	a.printf("%s\n\n", wrap(strings.TrimPrefix(strings.TrimPrefix(r.Reason, r.Evidence.Doubt+" "), "Undecidable. "), 80, ""))
+	a.printf("\n%s\n\n", wrap(advice.Reason, 80, ""))
 	if r.Room > 0 {
 		a.printf("The allocator may take %s.\n\n", size(int64(r.Room)))
 	}
-	t := table.New("", ">reserved", ">at most", ">stall", ">retries", ">OOMs", ">runs", "setting")
-	bare := false // a line has no "at most"
-	row := func(what string, c *planner.Candidate) {
-		peak, up := size(c.ReservedPeak), ""
-		if c.Stopped {
-			peak = "≥ " + peak
-		}
-		if c.Span != nil {
-			up = size(c.Upper())
-		} else {
-			bare = true
-		}
-		setting := c.Conf
-		switch {
-		case c.Approximate:
-			setting += " (approximation)"
-		case c.Limits:
-			setting += " (a limit)"
-		case setting == "":
-			setting = "(default)"
-		}
-		runs := ""
-		if b := c.Robustness; b != nil {
-			runs = fmt.Sprintf("%d/%d", b.Completed, b.Runs)
-		}
-		lines := linesOf(setting, 24)
-		stall, retries, ooms := millis(float64(c.Driver.StallUS)), fmt.Sprint(c.NumAllocRetries), fmt.Sprint(c.NumOOMs)
-		if c.Stopped {
-			// Only the part up to there was simulated.
-			stall, retries, ooms = "", "", ""
-		}
-		t.Row(what, peak, up, stall, retries, ooms, runs, lines[0])
-		for _, l := range lines[1:] {
-			t.Row("", "", "", "", "", "", "", l)
-		}
-	}
-	row("now", &r.Baseline)
-	// The present setting and the best one are candidates, too; each setting
-	// has one line.
-	if r.Best.Conf != r.Baseline.Conf {
-		row("best", &r.Best)
-	}
-	shown := 1 // the best one
-	for i := range r.Candidates {
-		// The setting that people know is always shown.
-		if c := &r.Candidates[i]; (shown < top || c.Known && top > 0) && c.Conf != r.Best.Conf && c.Conf != r.Baseline.Conf {
-			shown++
-			row(fmt.Sprintf("#%d", shown), c)
-		}
-	}
-	if err := a.print(t); err != nil {
+	settings, _ := words.Settings(r, top)
+	if err := a.print(settingTable(settings)); err != nil {
 		return err
 	}
-	if m := r.Modelled; m != nil && m.ReservedPeak != r.Baseline.ReservedPeak {
-		a.printf("%s\n", wrap(fmt.Sprintf("\"Now\" is the recorded run. The model, by which the other settings are simulated, reserves %s for it.", size(m.ReservedPeak)), 80, ""))
+	if s := words.Modelled(r); s != "" {
+		a.printf("%s\n", wrap(s, 80, ""))
 	}
 	a.printf("\n%s simulated in %.1f s; %s live at once\n", plural.Of(r.Searched, "setting"), float64(r.ElapsedMS)/1000, size(r.Bound))
-	if b, n := r.Best.Robustness, r.Baseline.Robustness; b != nil && n != nil {
-		a.printf("%s\n", wrap(fmt.Sprintf("If sizes change by up to 5 %% and frees change places, it reserves %s to %s (now: %s to %s) and completes in %d of %d runs.",
-			size(b.ReservedPeak[0]), size(b.ReservedPeak[1]), size(n.ReservedPeak[0]), size(n.ReservedPeak[1]), b.Completed, b.Runs), 80, ""))
+	if s := words.Robust(r); s != "" {
+		a.printf("%s\n", wrap(s, 80, ""))
 	}
 	if len(r.PerTrace) > 1 {
 		a.printf("\n")
@@ -197,13 +138,23 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 		a.printf("%s\n", wrap("warning: "+w, 80, "         "))
 	}
 	notes := r.Notes
-	if r.Best.Span != nil {
-		note := fmt.Sprintf("\"At most\" is the worst of %d orders in which the driver may place segments and %d traces with changed sizes; the choice goes by it.", sim.SpanOrders, planner.ChangedTraces)
-		if bare {
-			note += " Lines without it were not among the finalists."
-		}
-		notes = append(notes, note)
+	if n := words.AtMost(r, settings); n != "" {
+		notes = append(notes, n)
 	}
 	a.notes(notes)
 	return nil
+}
+
+// settingTable is the table of settings; counts are plain numbers.
+func settingTable(settings []words.Setting) *table.Table {
+	t := table.New("", ">reserved", ">at most", ">stall", ">retries", ">OOMs", ">runs", "setting")
+	for i := range settings {
+		s := &settings[i]
+		lines := linesOf(s.Setting.Text, 24)
+		t.Row(s.Name.Text, s.Reserved.Text, s.AtMost.Text, s.Stall.Text, s.Retries.Value, s.OOMs.Value, s.Runs.Text, lines[0])
+		for _, l := range lines[1:] {
+			t.Row("", "", "", "", "", "", "", l)
+		}
+	}
+	return t
 }

@@ -21,11 +21,11 @@ import (
 
 	"gonum.org/v1/plot/vg"
 
-	"allocsim/internal/bytesize"
 	"allocsim/internal/plural"
 	"allocsim/internal/text"
 	"allocsim/planner"
 	"allocsim/planner/gpus"
+	"allocsim/planner/words"
 	"allocsim/plots"
 	"allocsim/policies"
 	"allocsim/policies/torch"
@@ -144,17 +144,16 @@ type source struct {
 }
 
 type verdict struct {
-	Tone     string // good, bad or same
-	Headline string
+	words.Advice
 	Wrong    []string
-	Export   string
-	Reason   string
 	Before   *table
 	Warnings []string
 }
 
 type fit struct {
 	Lead   string
+	Need   *table // nil where no capacity was simulated
+	More   []string
 	Figure template.HTML
 	Table  *table
 }
@@ -419,104 +418,104 @@ func (b *builder) fit() (*fit, error) {
 	if len(b.o.Cards) == 0 {
 		return nil, nil
 	}
-	t := b.tuning
 	f := &fit{}
-	verdicts := &table{ID: "cards", Caption: "All cards", Heads: []head{{"card", false}, {"usable", true}, {"verdict", false}, {"headroom", true}, {"retries", true}, {"setting", false}}}
-	var needs []int64
-	settings := []string{"now: " + orDefault(t.Baseline.Conf)}
+	var shown plots.Fit
 	if b.short() {
-		needs = []int64{t.Baseline.Upper()}
+		shown = b.fitByPeak(f)
+	} else {
+		var err error
+		if shown, err = b.fitByPlan(f); err != nil {
+			return nil, err
+		}
+	}
+	shown.Source = b.label()
+	shown.Cards = plots.FitCards(b.o.Cards, shown.Needs, 14)
+	if rows := len(shown.Cards); rows > 0 {
+		var err error
+		if f.Figure, err = figure(&shown, 10, vg.Length(1.9+0.24*float64(rows))); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// fitByPeak judges the cards by the peaks that the search has found.
+func (b *builder) fitByPeak(f *fit) plots.Fit {
+	t := b.tuning
+	needs := []int64{t.Baseline.Upper()}
+	settings := []string{"now: " + words.OrDefault(t.Baseline.Conf)}
+	if !t.Baseline.Completed || t.Baseline.NumOOMs > 0 {
+		// What failed is missing from the peak.
+		needs[0] = 0
+		for _, j := range b.jobs {
+			needs[0] = max(needs[0], sim.Need(j.Trace))
+		}
+		f.Lead = "The program ran out of memory, so this is the least that it needs: what was live and the request that failed."
+	} else {
 		if t.Best.Conf != t.Baseline.Conf {
 			needs = append(needs, t.Best.Upper())
+			settings = append(settings, "best: "+words.OrDefault(t.Best.Conf))
 		}
-		if !t.Baseline.Completed || t.Baseline.NumOOMs > 0 {
-			// What failed is missing from the peak.
-			needs[0] = 0
-			for _, j := range b.jobs {
-				needs[0] = max(needs[0], sim.Need(j.Trace))
-			}
-			needs = needs[:1]
-			f.Lead = "The program ran out of memory, so this is the least that it needs: what was live and the request that failed."
-		} else {
-			f.Lead = "Judged by the reserved peak on an unlimited device. A smaller card may do, because the allocator returns what it caches before it gives up: allocsim plan simulates every card."
-		}
-		for _, c := range b.o.Cards {
-			v := c.Assess(needs[0])
-			setting := t.Baseline.Conf
-			if len(needs) > 1 && v.Verdict != gpus.Fits {
-				if better := c.Assess(needs[1]); better.Headroom > v.Headroom {
-					v, setting = better, t.Best.Conf
-				}
-			}
-			if !t.Evidence.Complete() && v.Verdict != gpus.No && v.Verdict != gpus.Unknown {
-				v.Verdict = gpus.Undecidable
-			}
-			verdicts.add(cell{c.Name, ""}, sizeCell(v.Usable), cell{string(v.Verdict), ""}, headroom(v.Usable, v.Headroom), cell{"", ""}, cell{orDefault(setting), ""})
-		}
-	} else {
-		opts := planner.PlanOptions{Cards: b.o.Cards}
-		opts.Tune.Version, opts.Tune.Workers = b.o.PyTorch, b.o.Workers
-		if !b.o.Thorough {
-			opts.Tune.Budget = max(min(effort/max(b.events, 1), 300), 24)
-		}
-		plan, err := planner.Plan(b.ctx, b.jobs, opts)
-		if err != nil {
-			return nil, err
-		}
-		m := plan.MinCapacity
-		needs = []int64{m.BaselineSafe}
-		f.Lead = fmt.Sprintf("The job runs with %s for the allocator as it is set now", bytesize.FormatUp(m.BaselineSafe))
-		if !plan.Evidence.Complete() {
-			f.Lead = fmt.Sprintf("%s What it shows needs at least %s for the allocator", strings.Join(plan.Evidence.Missing, " "), bytesize.FormatUp(m.BaselineSafe))
-		}
-		if m.BestConf != plan.Baseline {
-			needs = append(needs, m.BestSafe)
-			settings = append(settings, "best: "+orDefault(m.BestConf))
-			f.Lead += fmt.Sprintf(", and with %s under %s", bytesize.FormatUp(m.BestSafe), orDefault(m.BestConf))
-		}
-		f.Lead += "; every card was simulated. The CUDA context and libraries come on top, and are taken off the usable memory of each card."
-		for _, c := range plan.GPUs {
-			verdicts.add(cell{c.Name, ""}, sizeCell(c.Usable), cell{string(c.Verdict), ""}, headroom(c.Usable, c.Headroom), numberCell(c.NumAllocRetries), cell{orDefault(c.Conf), ""})
-		}
-		b.notes = append(b.notes, plan.Notes...)
+		f.Lead = "Judged by the reserved peak on an unlimited device. A smaller card may do, because the allocator returns what it caches before it gives up: allocsim plan simulates every card."
 	}
-	if len(needs) > len(settings) {
-		settings = append(settings, "best: "+orDefault(t.Best.Conf))
+	if why := words.Undecided(&t.Evidence); why != "" {
+		f.Lead = why + " " + f.Lead
 	}
-	rows := plots.FitCards(b.o.Cards, needs, 14)
-	if len(rows) > 0 {
-		var err error
-		if f.Figure, err = figure(&plots.Fit{Source: b.label(), Settings: settings[:len(needs)], Needs: needs, Cards: rows}, 10, vg.Length(1.9+0.24*float64(len(rows)))); err != nil {
-			return nil, err
+	var cards []planner.CardVerdict
+	for _, c := range b.o.Cards {
+		v, need, setting := c.Assess(needs[0]), needs[0], t.Baseline.Conf
+		if len(needs) > 1 && v.Verdict != gpus.Fits {
+			if better := c.Assess(needs[1]); better.Headroom > v.Headroom {
+				v, need, setting = better, needs[1], t.Best.Conf
+			}
 		}
+		if !t.Evidence.Complete() && v.Verdict != gpus.No && v.Verdict != gpus.Unknown {
+			v.Verdict = gpus.Undecidable
+		}
+		cards = append(cards, planner.CardVerdict{Name: c.Name, Usable: v.Usable, Verdict: v.Verdict, Conf: setting, Headroom: v.Headroom, HeadroomHigh: v.UsableHigh - need})
 	}
-	f.Table = verdicts
-	return f, nil
+	f.Table = cardTable(cards, t.Baseline.Conf, t.Best.Conf)
+	for _, r := range f.Table.Rows {
+		r[4] = cell{} // no card was simulated
+	}
+	return plots.Fit{Settings: settings, Needs: needs}
+}
+
+// fitByPlan judges the cards as the plan command does.
+func (b *builder) fitByPlan(f *fit) (plots.Fit, error) {
+	opts := planner.PlanOptions{Cards: b.o.Cards}
+	opts.Tune.Version, opts.Tune.Workers = b.o.PyTorch, b.o.Workers
+	if !b.o.Thorough {
+		opts.Tune.Budget = max(min(effort/max(b.events, 1), 300), 24)
+	}
+	plan, err := planner.Plan(b.ctx, b.jobs, opts)
+	if err != nil {
+		return plots.Fit{}, err
+	}
+	m := plan.MinCapacity
+	shown := plots.Fit{Settings: []string{"now: " + words.OrDefault(b.tuning.Baseline.Conf)}, Needs: []int64{m.BaselineSafe}}
+	if m.BestConf != plan.Baseline {
+		shown.Settings = append(shown.Settings, "best: "+words.OrDefault(m.BestConf))
+		shown.Needs = append(shown.Needs, m.BestSafe)
+	}
+	f.Lead = "Every card was simulated. The CUDA context and libraries come on top of what the allocator needs, and are taken off the usable memory of each card."
+	if why := words.Undecided(&plan.Evidence); why != "" {
+		f.Lead = why + " " + f.Lead
+	}
+	f.Need = &table{ID: "need", Caption: "Smallest capacity that works", Heads: []head{{"", false}, {"for the allocator", true}, {"safe", true}, {"setting", false}}, Note: words.Safe()}
+	for _, c := range words.Capacities(plan) {
+		f.Need.add(words.Text(c.What), words.Text(c.Allocator), words.Text(c.Safe), words.Text(c.Setting))
+	}
+	f.More = words.Besides(plan)
+	f.Table = cardTable(plan.GPUs, plan.Baseline, m.BestConf)
+	b.notes = append(b.notes, plan.Notes...)
+	return shown, nil
 }
 
 // verdict says what is wrong and what cures it.
 func (b *builder) verdict() (verdict, error) {
 	t := b.tuning
-	v := verdict{Tone: "same", Export: t.Export, Reason: t.Reason, Warnings: slices.Clone(t.Warnings)}
-	now, best := &t.Baseline, &t.Best
-	switch {
-	case t.Verdict == planner.CannotFit:
-		v.Tone, v.Headline = "bad", "No setting can help: "+size(t.Short)+" are missing."
-	case t.Verdict == planner.Undecidable:
-		v.Tone, v.Headline = "same", "Undecidable: the recording does not hold what would show it."
-	case t.Verdict == planner.Tight && t.Export == "":
-		v.Tone, v.Headline = "same", "It works as recorded, but only just, and nothing reliable was found."
-	case !best.Completed || best.NumOOMs > 0:
-		v.Tone, v.Headline = "bad", "It runs out of memory, and no setting was found that cures it."
-	case !now.Completed || now.NumOOMs > 0:
-		v.Tone, v.Headline = "good", "It runs out of memory. One line cures it."
-	case t.Export != "" && now.ReservedPeak > 0 && now.ReservedPeak > best.ReservedPeak:
-		v.Tone, v.Headline = "good", fmt.Sprintf("One line saves %s of GPU memory (%.0f %%).", size(now.ReservedPeak-best.ReservedPeak), 100*float64(now.ReservedPeak-best.ReservedPeak)/float64(now.ReservedPeak))
-	case t.Export != "":
-		v.Tone, v.Headline = "good", "One line makes it better."
-	default:
-		v.Headline = "Nothing to change: the present setting is as good as any."
-	}
+	v := verdict{Advice: words.Advise(t), Warnings: slices.Clone(t.Warnings), Before: beforeAfter(t)}
 	for i := range b.jobs {
 		prefix := ""
 		if len(b.jobs) > 1 {
@@ -530,19 +529,6 @@ func (b *builder) verdict() (verdict, error) {
 		}
 		v.Wrong = append(v.Wrong, prefix+wrong(res, sim.Bound(b.jobs[i].Trace), planner.IsPart(b.jobs[i].Trace)))
 	}
-	tab := &table{ID: "before", Caption: "Before and after", Heads: []head{{"", false}, {"peak reserved", true}, {"at most", true}, {"peak allocated", true}, {"driver calls take", true}, {"retries", true}, {"OOMs", true}, {"setting", false}}}
-	add := func(name string, c *planner.Candidate) {
-		up := cell{"not sampled", ""}
-		if c.Span != nil {
-			up = sizeCell(c.Upper())
-		}
-		tab.add(cell{name, ""}, sizeCell(c.ReservedPeak), up, sizeCell(c.AllocatedPeak), timeCell(float64(c.Driver.StallUS)), numberCell(c.NumAllocRetries), numberCell(c.NumOOMs), cell{orDefault(c.Conf), ""})
-	}
-	add("now", now)
-	if best.Conf != now.Conf {
-		add("best", best)
-	}
-	v.Before = tab
 	return v, nil
 }
 

@@ -41,8 +41,8 @@ func write(t testing.TB, inputs ...Input) string {
 
 var markup = regexp.MustCompile(`(?s)<script.*?</script>|<style.*?</style>|<svg.*?</svg>|<[^>]*>`)
 
-// words is the page's text outside figures and scripts.
-func words(html string) string { return markup.ReplaceAllString(html, " ") }
+// said is the page's text outside figures and scripts.
+func said(html string) string { return markup.ReplaceAllString(html, " ") }
 
 func TestVerdicts(t *testing.T) {
 	for _, c := range []struct {
@@ -59,7 +59,7 @@ func TestVerdicts(t *testing.T) {
 		for _, n := range c.inputs {
 			in = append(in, bundled(t, n))
 		}
-		page := words(write(t, in...))
+		page := said(write(t, in...))
 		for _, w := range c.want {
 			if !strings.Contains(page, w) {
 				t.Errorf("%v: the report does not say %q", c.inputs, w)
@@ -75,7 +75,7 @@ func TestEveryAllocationFails(t *testing.T) {
 	in.Job.Machine.Capacity = 1 << 20
 	page := write(t, in)
 	for _, w := range []string{"No setting can help: 5.45 GiB are missing.", "Every allocation fails in 1 MiB, so there is nothing to draw."} {
-		if !strings.Contains(words(page), w) {
+		if !strings.Contains(said(page), w) {
 			t.Errorf("the report does not say %q", w)
 		}
 	}
@@ -262,10 +262,10 @@ func TestSmallFile(t *testing.T) {
 	if n := len(page); n > 8_000_000 {
 		t.Errorf("%d bytes for 200,000 events", n)
 	}
-	if s := "The zoomable map has the 60,000 blocks"; !strings.Contains(words(page), s) {
+	if s := "The zoomable map has the 60,000 blocks"; !strings.Contains(said(page), s) {
 		t.Errorf("the report does not say %q", s)
 	}
-	if s := "the search was kept to at most"; !strings.Contains(words(page), s) {
+	if s := "the search was kept to at most"; !strings.Contains(said(page), s) {
 		t.Errorf("the report does not say %q", s)
 	}
 }

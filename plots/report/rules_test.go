@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"allocsim/internal/bytesize"
 	"allocsim/planner"
 	"allocsim/planner/gpus"
+	"allocsim/planner/words"
 	"allocsim/plots"
 	"allocsim/plots/internal/plotstest"
 	"allocsim/policies"
@@ -61,27 +63,8 @@ func TestWrongByHand(t *testing.T) {
 	}
 }
 
-// TestCells: numbers as people read them, and as a table sorts them.
-func TestCells(t *testing.T) {
-	for _, c := range []struct {
-		got  cell
-		want cell
-	}{
-		{headroom(10*gib, 2*gib), cell{"+2 GiB", "2147483648"}},
-		{headroom(10*gib, -2*gib), cell{"−2 GiB", "-2147483648"}},
-		{headroom(10*gib, 0), cell{"+0 B", "0"}},
-		{headroom(0, -2*gib), cell{"unknown", ""}},
-		{sizeCell(1536 * mib), cell{"1.50 GiB", "1610612736"}},
-		{numberCell(1234567), cell{"1,234,567", "1234567"}},
-		{timeCell(999), cell{"999 µs", "999"}},
-		{timeCell(1500), cell{"1.5 ms", "1500"}},
-		{timeCell(2_500_000), cell{"2.50 s", "2500000"}},
-		{cell{orDefault(""), ""}, cell{"(default)", ""}},
-	} {
-		if c.got != c.want {
-			t.Errorf("%q sorted by %q, want %q by %q", c.got.Text, c.got.Value, c.want.Text, c.want.Value)
-		}
-	}
+// TestParts: a line may break inside a setting or a path.
+func TestParts(t *testing.T) {
 	if got := (cell{Text: "a:1,b/c"}).Parts(); !slices.Equal(got, []string{"a:", "1,", "b/", "c"}) {
 		t.Errorf("parts %q", got)
 	}
@@ -105,73 +88,56 @@ func small(t *testing.T, answer *planner.Tuning) *builder {
 	return &builder{ctx: context.Background(), inputs: []Input{in}, jobs: []planner.Case{in.Job}, events: len(tr.Events), tuning: answer}
 }
 
-// TestHeadlines: which of two settings is better decides what is said first.
-func TestHeadlines(t *testing.T) {
-	works := func(peak int64) planner.Candidate { return planner.Candidate{Completed: true, ReservedPeak: peak} }
-	fails := func() planner.Candidate { return planner.Candidate{Completed: true, NumOOMs: 1, ReservedPeak: gib} }
-	cut := planner.Candidate{Completed: false, ReservedPeak: gib}
-	for _, c := range []struct {
-		name           string
-		now, best      planner.Candidate
-		export         string
-		verdict        planner.Verdict
-		tone, headline string
-	}{
-		{"cannot fit", fails(), fails(), "", planner.CannotFit, "bad", "No setting can help: 3 GiB are missing."},
-		{"no cure", fails(), fails(), "", "", "bad", "It runs out of memory, and no setting was found that cures it."},
-		{"ends early whatever is set", cut, cut, "", "", "bad", "It runs out of memory, and no setting was found that cures it."},
-		{"a part of a run", works(4 * gib), works(3 * gib), "", planner.Undecidable, "same", "Undecidable: the recording does not hold what would show it."},
-		{"only just", works(4 * gib), works(4 * gib), "", planner.Tight, "same", "It works as recorded, but only just, and nothing reliable was found."},
-		{"cured", fails(), works(gib), "export X", "", "good", "It runs out of memory. One line cures it."},
-		{"ended early, cured", cut, works(gib), "export X", "", "good", "It runs out of memory. One line cures it."},
-		// 1 of 4 GiB is a quarter.
-		{"saves", works(4 * gib), works(3 * gib), "export X", "", "good", "One line saves 1 GiB of GPU memory (25 %)."},
-		{"fewer calls", works(4 * gib), works(4 * gib), "export X", "", "good", "One line makes it better."},
-		{"nothing to do", works(4 * gib), works(4 * gib), "", "", "same", "Nothing to change: the present setting is as good as any."},
-		{"nothing to do although less is possible", works(4 * gib), works(3 * gib), "", "", "same", "Nothing to change: the present setting is as good as any."},
-	} {
-		c.best.Conf = "best"
-		v, err := small(t, &planner.Tuning{Baseline: c.now, Best: c.best, Export: c.export, Verdict: c.verdict, Short: 3 * gib}).verdict()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if v.Tone != c.tone || v.Headline != c.headline {
-			t.Errorf("%s: %s, %q; want %s, %q", c.name, v.Tone, v.Headline, c.tone, c.headline)
-		}
-		if len(v.Before.Rows) != 2 || v.Before.Rows[0][2].Text != "not sampled" {
-			t.Errorf("%s: before and after are %+v", c.name, v.Before.Rows)
-		}
+// TestVerdictPanel: the report says what the commands say, shows each setting
+// once, and tells what the present one suffers from.
+func TestVerdictPanel(t *testing.T) {
+	now, best := planner.Candidate{Completed: true, ReservedPeak: 4 * gib}, planner.Candidate{Conf: "best", Completed: true, ReservedPeak: 3 * gib}
+	answer := &planner.Tuning{Baseline: now, Best: best, Export: "export X", Verdict: planner.Improved, Depends: []string{"Keep Y."},
+		Evidence: planner.Evidence{Doubt: "It differs."}, Reason: "It differs. Because.", Modelled: &planner.Modelled{ReservedPeak: 5 * gib}, Candidates: []planner.Candidate{best, {Conf: "other", Known: true}}}
+	v, err := small(t, answer).verdict()
+	if err != nil {
+		t.Fatal(err)
 	}
-	same := works(gib)
-	v, err := small(t, &planner.Tuning{Baseline: same, Best: same}).verdict()
-	if err != nil || len(v.Before.Rows) != 1 || len(v.Wrong) != 1 {
-		t.Errorf("the best is the present setting: %+v, %v", v, err)
+	if want := words.Advise(answer); !reflect.DeepEqual(v.Advice, want) || len(v.Before.Rows) != 2 || len(v.Wrong) != 1 || v.Before.Note != words.Modelled(answer) || v.Before.Note == "" {
+		t.Errorf("%+v, want %+v", v, want)
+	}
+	var out strings.Builder
+	if err := page.Execute(&out, &view{Verdict: v}); err != nil {
+		t.Fatal(err)
+	}
+	at := -1
+	for _, w := range []string{"One line saves 1 GiB of GPU memory (25 %).", "It differs.", "export X", "Keep Y.", "<p>Because.</p>", "now", "4 GiB", "best", "3 GiB", "reserves 5 GiB for it"} {
+		i := strings.Index(out.String()[at+1:], w)
+		if i < 0 {
+			t.Fatalf("%q is missing or at another place", w)
+		}
+		at += 1 + i
+	}
+	answer.Best = now
+	if v, err = small(t, answer).verdict(); err != nil || len(v.Before.Rows) != 1 {
+		t.Errorf("the best is the present setting: %+v, %v", v.Before, err)
 	}
 }
 
-// TestSettingsTable: what was ended early has a lower bound for a peak and no
-// other figures.
+// TestSettingsTable: the rows are those of the tune command, and what is left
+// out is counted.
 func TestSettingsTable(t *testing.T) {
-	span := &sim.Span{ReservedPeak: [2]int64{3 * gib, 5 * gib}}
-	tab := candidates(&planner.Tuning{Searched: 4, Candidates: []planner.Candidate{
-		{Conf: "", ReservedPeak: 4 * gib, NumAllocRetries: 2, NumOOMs: 1, Span: span},
-		{Conf: "a", ReservedPeak: 2 * gib, NumAllocRetries: 7, Stopped: true},
-		{Conf: "b", Approximate: true}, {Conf: "c", Limits: true},
-	}})
-	rows := make([]string, len(tab.Rows))
+	many := &planner.Tuning{Baseline: planner.Candidate{Conf: "0"}, Best: planner.Candidate{Conf: "1"}}
+	for i := range 62 {
+		many.Candidates = append(many.Candidates, planner.Candidate{Conf: fmt.Sprint(i)})
+	}
+	tab := candidates(many)
+	rows, _ := words.Settings(many, 60)
+	if len(tab.Rows) != 61 || len(rows) != 61 || !strings.HasPrefix(tab.Note, "1 setting left out") {
+		t.Errorf("%d rows of 62, note %q", len(tab.Rows), tab.Note)
+	}
 	for i, r := range tab.Rows {
-		var texts []string
-		for _, c := range r {
-			texts = append(texts, c.Text)
+		if len(r) != len(tab.Heads) || words.Cell(r[0]) != rows[i].Name || words.Cell(r[len(r)-1]) != rows[i].Setting {
+			t.Errorf("row %d is %+v, want %+v", i, r, rows[i])
 		}
-		rows[i] = strings.Join(texts, "|")
 	}
-	want := []string{"1|4 GiB|5 GiB|0 µs|2|1|(default)", "2|≥ 2 GiB|||||a", "3|0 B||0 µs|0|0|b (an approximation)", "4|0 B||0 µs|0|0|c (a limit)"}
-	if !slices.Equal(rows, want) || tab.Note != "" {
-		t.Errorf("rows %q, want %q", rows, want)
-	}
-	many := &planner.Tuning{Candidates: make([]planner.Candidate, 61)}
-	if tab := candidates(many); len(tab.Rows) != 60 || tab.Note == "" {
+	many.Candidates = many.Candidates[:61]
+	if tab := candidates(many); len(tab.Rows) != 61 || tab.Note != "" {
 		t.Errorf("%d rows of 61, note %q", len(tab.Rows), tab.Note)
 	}
 }
@@ -193,18 +159,19 @@ func TestCardsOfALongTrace(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, r := range f.Table.Rows {
-			out = append(out, fmt.Sprint(r[0].Text, " ", r[2].Text, " ", r[3].Text, " ", r[5].Text))
+			out = append(out, fmt.Sprint(r[0].Text, " ", r[2].Text, " ", r[3].Text, r[4].Text, " ", r[5].Text))
 		}
 		return append(out, f.Lead[:20])
 	}
-	want := []string{"6 no −2 GiB best", "9 fits +1 GiB best", "12 fits +1 GiB now", "Judged by the reserv"}
+	want := []string{"6 no -2 GiB best", "9 fits 1 GiB best", "12 fits 1 GiB present", "Judged by the reserv"}
 	if got := rows(now, best); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	// A run that failed has no peak that counts: 5 MiB live at once.
+	// A run that failed has no peak that counts: 5 MiB live at once, which is
+	// less than two decimals show.
 	now.NumOOMs = 1
-	want = []string{"6 fits +5.99 GiB now", "9 fits +8.99 GiB now", "12 fits +11.99 GiB now", "The program ran out "}
-	if got := rows(now, best); got[3] != want[3] || !strings.HasPrefix(got[0], "6 fits +") {
+	want = []string{"6 fits 6.00 GiB present", "9 fits 9.00 GiB present", "12 fits 12.00 GiB present", "The program ran out "}
+	if got := rows(now, best); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

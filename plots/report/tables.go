@@ -10,9 +10,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"allocsim/internal/bytesize"
+	"allocsim/internal/plural"
 	"allocsim/internal/text"
 	"allocsim/planner"
+	"allocsim/planner/words"
 	"allocsim/policies"
+	"allocsim/sim"
 	"allocsim/traces/inspect"
 )
 
@@ -31,7 +34,7 @@ type head struct {
 }
 
 // cell is a text and, for numbers, the value it is sorted and copied by.
-type cell struct{ Text, Value string }
+type cell words.Cell
 
 // Parts are the text in pieces between which a line may break: settings and
 // paths have no spaces.
@@ -41,66 +44,56 @@ func (c cell) Parts() []string {
 
 var breaks = strings.NewReplacer(",", ",\x00", ":", ":\x00", "/", "/\x00", "\x00", "")
 
-func (t *table) add(cells ...cell) { t.Rows = append(t.Rows, cells) }
-
-func sizeCell(n int64) cell { return cell{size(n), fmt.Sprint(n)} }
-
-func numberCell(n int64) cell { return cell{text.Count(int(n)), fmt.Sprint(n)} }
-
-func timeCell(us float64) cell { return cell{text.Duration(us), fmt.Sprintf("%.0f", us)} }
-
-func headroom(usable, n int64) cell {
-	switch {
-	case usable <= 0:
-		return cell{"unknown", ""}
-	case n < 0:
-		return cell{"−" + size(-n), fmt.Sprint(n)}
+func (t *table) add(cells ...words.Cell) {
+	row := make([]cell, len(cells))
+	for i, c := range cells {
+		row[i] = cell(c)
 	}
-	return cell{"+" + size(n), fmt.Sprint(n)}
+	t.Rows = append(t.Rows, row)
 }
 
-func size(n int64) string { return bytesize.Format(n) }
-
-func orDefault(conf string) string {
-	if conf == "" {
-		return "(default)"
+// beforeAfter compares the present setting and the best one.
+func beforeAfter(t *planner.Tuning) *table {
+	tab := &table{ID: "before", Caption: "Before and after", Heads: []head{{"", false}, {"peak reserved", true}, {"at most", true}, {"peak allocated", true}, {"driver calls take", true}, {"retries", true}, {"OOMs", true}, {"setting", false}}}
+	rows, _ := words.Settings(t, 0)
+	for _, s := range rows {
+		tab.add(words.Text(s.Name.Text), s.Reserved, s.AtMost, s.Allocated, s.Stall, s.Retries, s.OOMs, s.Setting)
 	}
-	return conf
+	tab.Note = words.Modelled(t)
+	return tab
 }
 
 // candidates lists the settings simulated.
 func candidates(t *planner.Tuning) *table {
 	const most = 60
 	tab := &table{ID: "settings", Caption: fmt.Sprintf("Settings simulated (%s)", text.Count(t.Searched)), Heads: []head{
-		{"rank", true}, {"peak reserved", true}, {"at most", true}, {"driver calls take", true}, {"retries", true}, {"OOMs", true}, {"setting", false}}}
-	for i := range t.Candidates {
-		c := &t.Candidates[i]
-		if i == most {
-			tab.Note = fmt.Sprintf("The best %d; allocsim tune --json lists all.", most)
-			break
-		}
-		up := cell{"", ""}
-		if c.Span != nil {
-			up = sizeCell(c.Upper())
-		}
-		peak := sizeCell(c.ReservedPeak)
-		stall, retries, ooms := timeCell(float64(c.Driver.StallUS)), numberCell(c.NumAllocRetries), numberCell(c.NumOOMs)
-		if c.Stopped {
-			// Only the part up to there was simulated.
-			peak.Text = "≥ " + peak.Text
-			stall, retries, ooms = cell{"", ""}, cell{"", ""}, cell{"", ""}
-		}
-		name := orDefault(c.Conf)
-		switch {
-		case c.Approximate:
-			name += " (an approximation)"
-		case c.Limits:
-			name += " (a limit)"
-		}
-		tab.add(cell{fmt.Sprint(i + 1), fmt.Sprint(i + 1)}, peak, up, stall, retries, ooms, cell{name, ""})
+		{"rank", true}, {"peak reserved", true}, {"at most", true}, {"driver calls take", true}, {"retries", true}, {"OOMs", true}, {"runs", true}, {"setting", false}}}
+	rows, left := words.Settings(t, most)
+	for _, s := range rows {
+		tab.add(s.Name, s.Reserved, s.AtMost, s.Stall, s.Retries, s.OOMs, s.Runs, s.Setting)
+	}
+	var notes []string
+	if left > 0 {
+		notes = append(notes, fmt.Sprintf("%s left out; allocsim tune --json lists all.", plural.Of(left, "setting")))
+	}
+	if n := words.AtMost(t, rows); n != "" {
+		notes = append(notes, n)
+	}
+	tab.Note = strings.Join(notes, " ")
+	return tab
+}
+
+// cardTable lists cards, smallest first.
+func cardTable(list []planner.CardVerdict, now, best string) *table {
+	tab := &table{ID: "cards", Caption: "All cards", Heads: []head{{"card", false}, {"usable", true}, {"verdict", false}, {"headroom", true}, {"retries", true}, {"setting", false}}}
+	cards, _ := words.ChosenCards(list, true)
+	for _, c := range words.Cards(cards, now, best) {
+		tab.add(c.Name, c.Usable, c.Verdict, c.Headroom, c.Retries, c.Setting)
 	}
 	return tab
 }
+
+func size(n int64) string { return bytesize.Format(n) }
 
 // tables are those about one trace.
 func (b *builder) tables(id string, i int, runs []*run, sum *inspect.Summary) []*table {
@@ -111,8 +104,8 @@ func (b *builder) tables(id string, i int, runs []*run, sum *inspect.Summary) []
 		{"setting", false}, {"peak reserved", true}, {"peak allocated", true}, {"peak stranded", true}, {"driver calls", true}, {"driver calls take", true}, {"retries", true}, {"OOMs", true}}}
 	for _, r := range runs {
 		s, d := &r.result.Stats, &r.result.Driver
-		compare.add(cell{r.Name, ""}, sizeCell(s.ReservedBytes[policies.All].Peak), sizeCell(s.AllocatedBytes[policies.All].Peak), sizeCell(r.frags.Stranded.Max()),
-			numberCell(d.Mallocs+d.Frees+d.Maps+d.Unmaps), timeCell(d.StallUS), numberCell(s.NumAllocRetries), numberCell(s.NumOOMs))
+		compare.add(words.Text(r.Name), words.Size(s.ReservedBytes[policies.All].Peak), words.Size(s.AllocatedBytes[policies.All].Peak), words.Size(r.frags.Stranded.Max()),
+			words.Count(d.Mallocs+d.Frees+d.Maps+d.Unmaps), words.Duration(d.StallUS), words.Count(s.NumAllocRetries), words.Count(s.NumOOMs))
 	}
 	compare.Note = "The bound, the most bytes live at once, is " + size(b.bound(i)) + ": no placement needs less."
 	out = append(out, compare)
@@ -124,7 +117,7 @@ func (b *builder) tables(id string, i int, runs []*run, sum *inspect.Summary) []
 			holders.Note = fmt.Sprintf("The largest %d of %s; allocsim inspect --top --json lists all.", most, text.Count(len(top.Holders)))
 			break
 		}
-		holders.add(sizeCell(h.Bytes), numberCell(int64(h.Blocks)), cell{string(h.Lifetime), ""}, cell{h.Where, ""})
+		holders.add(words.Size(h.Bytes), words.Count(int64(h.Blocks)), words.Text(string(h.Lifetime)), words.Text(h.Where))
 	}
 	out = append(out, holders)
 	if r := inspect.FindLeaks(tr, b.jobs[i].Machine.Capacity); len(r.Leaks) > 0 {
@@ -134,7 +127,7 @@ func (b *builder) tables(id string, i int, runs []*run, sum *inspect.Summary) []
 				leaks.Note = fmt.Sprintf("The first %d of %s.", most, text.Count(len(r.Leaks)))
 				break
 			}
-			leaks.add(sizeCell(l.BytesPerIteration), timeCell(float64(l.SinceUS)), numberCell(int64(l.Blocks)), cell{l.Where, ""})
+			leaks.add(words.Size(l.BytesPerIteration), words.Duration(float64(l.SinceUS)), words.Count(int64(l.Blocks)), words.Text(l.Where))
 		}
 		out = append(out, leaks)
 	}
@@ -143,7 +136,7 @@ func (b *builder) tables(id string, i int, runs []*run, sum *inspect.Summary) []
 		if k == most {
 			break
 		}
-		largest.add(sizeCell(r.Size), numberCell(int64(r.Count)), timeCell(float64(r.TimeUS)), cell{r.Where, ""})
+		largest.add(words.Size(r.Size), words.Count(int64(r.Count)), words.Duration(float64(r.TimeUS)), words.Text(r.Where))
 	}
 	out = append(out, largest)
 	for k, r := range runs {
@@ -157,15 +150,15 @@ func (b *builder) tables(id string, i int, runs []*run, sum *inspect.Summary) []
 				ooms.Note = fmt.Sprintf("The first %d of %s; allocsim replay --json lists more.", most, text.Count(int(r.result.Stats.NumOOMs)))
 				break
 			}
-			free := cell{"unlimited", ""}
+			free := words.Text("unlimited")
 			if r.result.Capacity > 0 {
-				free = sizeCell(o.DeviceFree)
+				free = words.Size(o.DeviceFree)
 			}
 			recorded := "no"
 			if o.Recorded {
 				recorded = "yes"
 			}
-			ooms.add(timeCell(float64(o.TimeUS)), sizeCell(o.Requested), sizeCell(o.Reserved), sizeCell(o.Allocated), sizeCell(o.LargestFree), free, cell{string(o.Cause), ""}, cell{recorded, ""})
+			ooms.add(words.Duration(float64(o.TimeUS)), words.Size(o.Requested), words.Size(o.Reserved), words.Size(o.Allocated), words.Size(o.LargestFree), free, words.Text(string(o.Cause)), words.Text(recorded))
 		}
 		out = append(out, ooms)
 	}
@@ -197,7 +190,7 @@ func (b *builder) source(i int, sum *inspect.Summary) *source {
 	}
 	fact("device", device)
 	if tr.Meta.ConfKnown {
-		fact("setting recorded", orDefault(tr.Meta.Conf))
+		fact("setting recorded", words.OrDefault(tr.Meta.Conf))
 	}
 	var kinds []string
 	for k, n := range sum.Events {
@@ -229,7 +222,8 @@ var glossary = [][2]string{
 	{"retry", "The allocator flushed its cache to serve a request. The program waits for the GPU and the driver."},
 	{"OOM", "A request that could not be served even so: out of memory."},
 	{"driver calls take", "Modelled time in cudaMalloc, cudaFree and the mapping calls of expandable segments."},
-	{"at most", "The worst of 40 orders in which the driver may place segments and of 8 traces with changed sizes."},
+	{"at most", fmt.Sprintf("The worst of %d orders in which the driver may place segments and of %d traces with changed sizes.", sim.SpanOrders, planner.ChangedTraces)},
+	{"runs", "How many runs with sizes changed by up to 5 % complete, of how many."},
 	{"expandable segments", "Segments that grow page by page instead of coming and going as a whole."},
 	{"headroom", "Memory of a card that is left: what an allocator can get of it less the smallest capacity that works."},
 }
