@@ -62,33 +62,14 @@ them on one card at the same time. Exit code 1 when the card asked for
 			if err != nil {
 				return err
 			}
-			switch {
-			case worst && !colocate:
-				return errors.New("--worst-case shifts jobs that share a card: add --colocate")
-			case overhead != 0 && !colocate:
-				return errors.New("--overhead is for jobs that share a card: add --colocate; elsewhere each card's own is known")
-			case colocate && (prices != "" || mig):
-				return errors.New("--colocate judges one card: leave out --price and --mig")
+			if err := checkColocate(colocate, worst, overhead != 0, prices != "" || mig); err != nil {
+				return err
 			}
 			if colocate {
 				return a.colocate(cmd, env, jobs, planner.ColocateOptions{Overhead: int64(overhead), WorstCase: worst})
 			}
-			cat, err := env.catalog()
-			if err != nil {
+			if err := env.planCards(&opts, mig, prices); err != nil {
 				return err
-			}
-			if opts.Cards, err = env.cards(cat, mig); err != nil {
-				return err
-			}
-			if prices != "" {
-				f, err := os.Open(prices)
-				if err != nil {
-					return fmt.Errorf("--price: %w", err)
-				}
-				defer f.Close()
-				if opts.Prices, err = cat.LoadPrices(f, prices); err != nil {
-					return fmt.Errorf("--price: %w", err)
-				}
 			}
 			opts.Tune.Version = jobs[0].Version
 			opts.Besides = besides(jobs, ranks, nccl)
@@ -102,14 +83,8 @@ them on one card at the same time. Exit code 1 when the card asked for
 			if err := a.showPlan(res, all); err != nil {
 				return err
 			}
-			if len(alerts) > 0 {
-				fired, err := checkJobs(cmd, alerts, jobs)
-				if err != nil {
-					return err
-				}
-				if err := a.fired(fired); err != nil {
-					return err
-				}
+			if err := a.firedOn(cmd, alerts, jobs); err != nil {
+				return err
 			}
 			if env.gpu != "" || env.capacity != 0 {
 				if v := res.GPUs[0].Verdict; v != gpus.Fits && v != gpus.Tight {
@@ -157,10 +132,55 @@ func besides(jobs []planner.Case, ranks int, nccl sizeFlag) []gpus.Share {
 	return []gpus.Share{share}
 }
 
-// checkJobs runs the jobs as the flags describe them and returns the alerts
+// checkColocate refuses flags that do not go together: those of jobs that share
+// a card, and those of many cards.
+func checkColocate(colocate, worst, overhead, many bool) error {
+	switch {
+	case worst && !colocate:
+		return errors.New("--worst-case shifts jobs that share a card: add --colocate")
+	case overhead && !colocate:
+		return errors.New("--overhead is for jobs that share a card: add --colocate; elsewhere each card's own is known")
+	case colocate && many:
+		return errors.New("--colocate judges one card: leave out --price and --mig")
+	}
+	return nil
+}
+
+// planCards reads the cards to judge and, where a file names them, their
+// prices.
+func (e *environment) planCards(opts *planner.PlanOptions, mig bool, prices string) error {
+	cat, err := e.catalog()
+	if err != nil {
+		return err
+	}
+	if opts.Cards, err = e.cards(cat, mig); err != nil {
+		return err
+	}
+	if prices == "" {
+		return nil
+	}
+	f, err := os.Open(prices)
+	if err != nil {
+		return fmt.Errorf("--price: %w", err)
+	}
+	defer f.Close()
+	if opts.Prices, err = cat.LoadPrices(f, prices); err != nil {
+		return fmt.Errorf("--price: %w", err)
+	}
+	return nil
+}
+
+// firedOn runs the jobs as the flags describe them and answers with the alerts
 // that fire.
-func checkJobs(cmd *cobra.Command, alerts []planner.Alert, jobs []planner.Case) ([]planner.Alert, error) {
-	return planner.CheckJobs(cmd.Context(), alerts, jobs, planner.Candidate{})
+func (a *app) firedOn(cmd *cobra.Command, alerts []planner.Alert, jobs []planner.Case) error {
+	if len(alerts) == 0 {
+		return nil
+	}
+	fired, err := planner.CheckJobs(cmd.Context(), alerts, jobs, planner.Candidate{})
+	if err != nil {
+		return err
+	}
+	return a.fired(fired)
 }
 
 // cards are the cards to judge: the one asked for, a device of the size asked
