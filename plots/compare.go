@@ -91,52 +91,12 @@ func (p *Compare) draw(s *sheet) error {
 	if scale < 0.55 {
 		return errRoom
 	}
+	m := &compareMarks{bound: bound, limit: limit, span: span, inside: !far, scale: scale}
 	pl.Add(gridX{s.line(th.grid, 0.5)}, plotterFunc(func(c draw.Canvas, p2 *plot.Plot) {
 		trX, trY := p2.Transforms(&c)
 		for i, o := range p.Outcomes {
 			yTop := trY(float64(n - i))
-			rowH := yTop - trY(float64(n-i-1))
-			name := s.bold(scale, th.text)
-			facts := s.style(scale*0.95, th.muted)
-			says := fmt.Sprintf("%s reserved", bytesize.Format(o.Reserved))
-			if p.Bound > 0 && o.OOMs == 0 { // what failed is missing from the peak
-				says += fmt.Sprintf(", %.2f × bound", float64(o.Reserved)/float64(p.Bound))
-			}
-			says += ", stall " + text.Duration(o.StallUS)
-			if o.Retries > 0 {
-				says += fmt.Sprintf(", %s %s", text.Count(o.Retries), plural.Noun(o.Retries, "retry", "retries"))
-			}
-			if o.OOMs > 0 {
-				says += fmt.Sprintf(", %s OOM", text.Count(o.OOMs))
-				facts.Color = th.alarm
-			}
-			all := c.Max.X - c.Min.X
-			tw := min(facts.Width(says), all*0.62)
-			y := yTop - name.Font.Size*1.25
-			c.FillText(name, vg.Point{X: c.Min.X, Y: y}, s.cutMiddle(name, o.Name, all-tw-s.size))
-			facts.XAlign = draw.XRight
-			c.FillText(facts, vg.Point{X: c.Max.X, Y: y}, s.cut(facts, says, tw+0.1))
-			y0, y1 := yTop-rowH*0.94, y-s.size*0.25
-			bar := func(v int64, y0, y1 vg.Length, col color.Color) {
-				c.FillPolygon(col, []vg.Point{{X: c.Min.X, Y: y0}, {X: trX(float64(v)), Y: y0}, {X: trX(float64(v)), Y: y1}, {X: c.Min.X, Y: y1}})
-			}
-			bar(o.Reserved, y0, y1, blend(th.reserved, th.background, 0.75))
-			inset := (y1 - y0) * 0.22
-			bar(o.Allocated, y0+inset, y1-inset, th.allocated)
-			if o.High > o.Low {
-				m := (y0 + y1) / 2
-				a, b := trX(float64(o.Low)), trX(float64(o.High))
-				tick := (y1 - y0) * 0.3
-				c.StrokeLine2(span, a, m, b, m)
-				c.StrokeLine2(span, a, m-tick, a, m+tick)
-				c.StrokeLine2(span, b, m-tick, b, m+tick)
-			}
-			if p.Bound > 0 {
-				c.StrokeLine2(bound, trX(float64(p.Bound)), y0, trX(float64(p.Bound)), y1)
-			}
-			if p.Limit > 0 && !far {
-				c.StrokeLine2(limit, trX(float64(p.Limit)), y0, trX(float64(p.Limit)), y1)
-			}
+			p.row(s, c, m, o, yTop, yTop-trY(float64(n-i-1)), trX)
 		}
 	}))
 	if err := s.fits(pl, s.c); err != nil || s.dry {
@@ -144,6 +104,69 @@ func (p *Compare) draw(s *sheet) error {
 	}
 	pl.Draw(s.c)
 	return nil
+}
+
+// compareMarks are how the lines of a row look, whether the limit is inside the
+// figure, and the size of its text.
+type compareMarks struct {
+	bound, limit, span draw.LineStyle
+	inside             bool
+	scale              float64
+}
+
+// row draws one policy between yTop and rowH below it: its name, what it came
+// to, the bars, and the lines over them.
+func (p *Compare) row(s *sheet, c draw.Canvas, m *compareMarks, o Outcome, yTop, rowH vg.Length, trX func(float64) vg.Length) {
+	th := s.theme
+	name := s.bold(m.scale, th.text)
+	facts := s.style(m.scale*0.95, th.muted)
+	if o.OOMs > 0 {
+		facts.Color = th.alarm
+	}
+	says := p.says(o)
+	all := c.Max.X - c.Min.X
+	tw := min(facts.Width(says), all*0.62)
+	y := yTop - name.Font.Size*1.25
+	c.FillText(name, vg.Point{X: c.Min.X, Y: y}, s.cutMiddle(name, o.Name, all-tw-s.size))
+	facts.XAlign = draw.XRight
+	c.FillText(facts, vg.Point{X: c.Max.X, Y: y}, s.cut(facts, says, tw+0.1))
+	y0, y1 := yTop-rowH*0.94, y-s.size*0.25
+	bar := func(v int64, y0, y1 vg.Length, col color.Color) {
+		c.FillPolygon(col, []vg.Point{{X: c.Min.X, Y: y0}, {X: trX(float64(v)), Y: y0}, {X: trX(float64(v)), Y: y1}, {X: c.Min.X, Y: y1}})
+	}
+	bar(o.Reserved, y0, y1, blend(th.reserved, th.background, 0.75))
+	inset := (y1 - y0) * 0.22
+	bar(o.Allocated, y0+inset, y1-inset, th.allocated)
+	if o.High > o.Low {
+		mid := (y0 + y1) / 2
+		a, b := trX(float64(o.Low)), trX(float64(o.High))
+		tick := (y1 - y0) * 0.3
+		c.StrokeLine2(m.span, a, mid, b, mid)
+		c.StrokeLine2(m.span, a, mid-tick, a, mid+tick)
+		c.StrokeLine2(m.span, b, mid-tick, b, mid+tick)
+	}
+	if p.Bound > 0 {
+		c.StrokeLine2(m.bound, trX(float64(p.Bound)), y0, trX(float64(p.Bound)), y1)
+	}
+	if p.Limit > 0 && m.inside {
+		c.StrokeLine2(m.limit, trX(float64(p.Limit)), y0, trX(float64(p.Limit)), y1)
+	}
+}
+
+// says is what a policy came to.
+func (p *Compare) says(o Outcome) string {
+	says := fmt.Sprintf("%s reserved", bytesize.Format(o.Reserved))
+	if p.Bound > 0 && o.OOMs == 0 { // what failed is missing from the peak
+		says += fmt.Sprintf(", %.2f × bound", float64(o.Reserved)/float64(p.Bound))
+	}
+	says += ", stall " + text.Duration(o.StallUS)
+	if o.Retries > 0 {
+		says += fmt.Sprintf(", %s %s", text.Count(o.Retries), plural.Noun(o.Retries, "retry", "retries"))
+	}
+	if o.OOMs > 0 {
+		says += fmt.Sprintf(", %s OOM", text.Count(o.OOMs))
+	}
+	return says
 }
 
 // gridX draws lines at the ticks of the x axis.
