@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"allocsim/internal/bytesize"
+	"allocsim/planner/gpus"
 	"allocsim/policies"
 	"allocsim/sim"
 )
@@ -40,6 +41,10 @@ type Colocation struct {
 	SumOfPeaks int64           `json:"sum_of_peaks"`
 	Capacity   bytesize.OrNone `json:"capacity"`
 	Jobs       []ColocatedJob  `json:"jobs"`
+	// Verdict is gpus.Fits, gpus.No, or gpus.Undecidable where a recording does
+	// not hold what would show it.
+	Verdict  gpus.Verdict `json:"verdict"`
+	Evidence Evidence     `json:"evidence"`
 }
 
 // Colocate runs several jobs on one card at the same time, each with its own
@@ -90,6 +95,20 @@ func Colocate(ctx context.Context, jobs []Case, o ColocateOptions) (*Colocation,
 			Source: jobs[i].Trace.Source, Completed: r.Completed, ReservedPeak: peak,
 			NumAllocRetries: r.Stats.NumAllocRetries, NumOOMs: r.Stats.NumOOMs, DelayUS: shared[i].DelayUS,
 		})
+	}
+	out.Evidence = evidenceOf(jobs)
+	for i := range jobs {
+		if endsInOOM(jobs[i].Trace) {
+			out.Evidence.Missing = append(out.Evidence.Missing, fmt.Sprintf("%s ends with an OOM: what the program would have needed after it is not in it.", jobs[i].Trace.Source))
+		}
+	}
+	switch {
+	case !out.Fits:
+		out.Verdict = gpus.No
+	case !out.Evidence.Complete():
+		out.Verdict, out.Fits = gpus.Undecidable, false
+	default:
+		out.Verdict = gpus.Fits
 	}
 	return out, nil
 }

@@ -2,7 +2,6 @@ package planner
 
 import (
 	"context"
-	"strings"
 
 	"allocsim/policies"
 	"allocsim/policies/torch"
@@ -18,6 +17,8 @@ type Comparison struct {
 	// Results are the runs, in the order of the policies: of the explanations
 	// that a recording leaves open, the one that needs most.
 	Results []*sim.Document `json:"results"`
+	// Evidence is what the comparison stands on.
+	Evidence Evidence `json:"evidence"`
 }
 
 // Compared are the policies that a comparison has by itself: the present one
@@ -33,7 +34,7 @@ func Compared(c *Case, v conf.Version) []*policies.Spec {
 // Compare runs a case under each of the policies. progress, if not nil, is told
 // how many of them are done.
 func Compare(ctx context.Context, c *Case, specs []*policies.Spec, progress func(done, total int64)) (*Comparison, error) {
-	out := &Comparison{Bound: c.Need(), Results: []*sim.Document{}}
+	out := &Comparison{Bound: c.Need(), Results: []*sim.Document{}, Evidence: c.Evidence()}
 	for i, spec := range specs {
 		under := *c
 		under.Policy = spec
@@ -53,10 +54,6 @@ func Compare(ctx context.Context, c *Case, specs []*policies.Spec, progress func
 		if progress != nil {
 			progress(int64(i+1), int64(len(specs)))
 		}
-	}
-	if e := c.Evidence(); !e.Complete() && len(out.Results) > 0 {
-		first := out.Results[0]
-		first.Notes = append(first.Notes, strings.Join(e.Missing, " ")+" Under another than the recorded setting the figures are the least. "+e.Record)
 	}
 	return out, nil
 }

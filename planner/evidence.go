@@ -34,6 +34,9 @@ const (
 // Evidence is what an answer stands on.
 type Evidence struct {
 	Level Level `json:"level"`
+	// Source says what a dry run or a synthetic trace stands on; empty for a
+	// recording.
+	Source string `json:"source,omitempty"`
 	// Missing says, one sentence each, what a verdict would need that the
 	// evidence does not hold; empty when it holds all.
 	Missing []string `json:"missing"`
@@ -69,6 +72,9 @@ func (c *Case) Evidence() Evidence {
 		e.Level = LevelSynthetic
 	case strings.HasPrefix(tr.Format, "dry"):
 		e.Level = LevelDryRun
+		if len(tr.Notes) > 0 {
+			e.Source = tr.Notes[0]
+		}
 	case c.AsRecorded():
 		e.Level = LevelRecorded
 	}
@@ -117,6 +123,9 @@ func evidenceOf(cases []Case) Evidence {
 		}
 		if all.Record == "" {
 			all.Record = e.Record
+		}
+		if all.Source == "" {
+			all.Source = e.Source
 		}
 	}
 	return all
@@ -177,7 +186,8 @@ func (c *Case) Known() Known {
 	take(tr.Start)
 	if r := tr.Recorded; r != nil {
 		take(r.Final)
-		if r.Stats != nil {
+		// Counters that do not fit the segments are another process's.
+		if r.Stats != nil && (r.Final == nil || r.Stats["reserved_bytes.all.current"] == sim.SummarizeState(r.Final).Reserved) {
 			k.Allocated = max(k.Allocated, r.Stats["allocated_bytes.all.peak"])
 			k.Reserved = max(k.Reserved, r.Stats["reserved_bytes.all.peak"])
 			k.Counters = true

@@ -518,6 +518,10 @@ func (f *fitting) judge(ctx context.Context, card gpus.Card) (CardVerdict, error
 // process are proof that the recorded setting fits where all that it ever
 // reserved does.
 func (f *fitting) doubt(v *CardVerdict, c cardFit, card gpus.Card) {
+	if v.Verdict == gpus.Fits && slices.ContainsFunc(f.jobs, func(j Case) bool { return endsInOOM(j.Trace) }) {
+		v.Verdict = gpus.Tight
+		v.Reason = "what is recorded fits, but the recording ends with an OOM: what the program would have needed after it is not in it"
+	}
 	if f.evidence.Complete() || v.Verdict == gpus.Unknown || f.need > c.a.UsableHigh {
 		return
 	}

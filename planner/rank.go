@@ -254,6 +254,9 @@ func (t *tuner) negligible() int64 {
 	for i := range t.jobs {
 		us += t.jobs[i].Trace.Duration()
 	}
+	if us == 0 {
+		return 1000 // some traces have no clock
+	}
 	return int64(float64(us) * t.opts.Tolerance)
 }
 

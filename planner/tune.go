@@ -161,6 +161,9 @@ type Tuning struct {
 	Short int64 `json:"short,omitempty"`
 	// Room is the bytes the allocator may take; 0 = unlimited.
 	Room bytesize.OrNone `json:"room"`
+	// RoomHigh is the most that it may take by any explanation of the
+	// recording, where they differ; 0 = Room holds, or one has no limit.
+	RoomHigh int64 `json:"room_high,omitempty"`
 	// Iterations is the number of iterations the traces mark, for figures per
 	// iteration; 0 = unknown.
 	Iterations int            `json:"iterations,omitempty"`
@@ -211,6 +214,7 @@ type tuner struct {
 	need     int64         // bound with the requests that failed in the recording
 	machines []sim.Machine // of the jobs, as they are now
 	room     int64         // 0 = unlimited
+	roomHigh int64         // the most of any machine
 	done     int64
 	// of is the case that each of jobs is a world of: a recording that fits
 	// several explanations is among jobs once for each.
@@ -263,6 +267,7 @@ func (t *tuner) prepare() error {
 		if room := m.Room(); room > 0 && (t.room == 0 || room < t.room) {
 			t.room = room
 		}
+		t.roomHigh = max(t.roomHigh, m.Room())
 		limited = limited && m.Limit > 0 && j.limitKnown()
 		t.machines = append(t.machines, m)
 	}
@@ -281,7 +286,7 @@ func (t *tuner) fractions(baseline *Candidate) []float64 {
 		if m := t.jobs[i].Machine; m.Limit > 0 || m.Fraction > 0 {
 			return nil // the program sets its own limit, which overrides
 		}
-		n := t.machines[i].Total
+		n := cmp.Or(t.jobs[i].Machine.Total, t.jobs[i].Machine.Capacity, t.jobs[i].Trace.Meta.DeviceTotal)
 		if n == 0 || total != 0 && n != total {
 			return nil
 		}

@@ -63,6 +63,9 @@ func (t *tuner) answer(ctx context.Context) *Tuning {
 		}
 	}
 	out.Modelled = t.modelled
+	if t.open() && t.roomHigh > t.room {
+		out.RoomHigh = t.roomHigh
+	}
 	if t.open() {
 		out.Evidence.open()
 		for _, c := range []*Candidate{baseline, best} {
@@ -210,6 +213,9 @@ func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 	default:
 		export(Improved, t.why(baseline, best))
 	}
+	if t.open() && t.of[len(t.of)-1] == 0 {
+		out.Reason = fmt.Sprintf("The recording fits %d explanations; each figure is that of the one that needs most. %s", len(t.jobs), out.Reason)
+	}
 	if d := out.Evidence.Doubt; d != "" {
 		out.Reason = d + " " + out.Reason
 	}
@@ -292,16 +298,16 @@ func (t *tuner) why(baseline, best *Candidate) string {
 		s += fmt.Sprintf(" completes, where the present setting runs out of memory %s; it reserves %s", plural.Of(baseline.NumOOMs, "time"), size(best.ReservedPeak))
 	case best.NumOOMs < baseline.NumOOMs:
 		s += fmt.Sprintf(" serves what the present setting cannot (requests that fail: %d now, %d then); it reserves %s", baseline.NumOOMs, best.NumOOMs, size(best.ReservedPeak))
-	case !baseline.robust() && best.robust():
+	case !baseline.robust() && best.changedRuns() > baseline.changedRuns():
 		s += fmt.Sprintf(" completes in %d of %d runs with sizes changed by up to 5 %%, the present setting in %d; it reserves %s",
 			best.Robustness.Completed, best.Robustness.Runs, baseline.Robustness.Completed, size(best.ReservedPeak))
 	case !baseline.completes():
 		s += fmt.Sprintf(" completes however the driver places segments, where the present setting does not; it reserves %s", size(best.ReservedPeak))
 	case t.close(baseline) && !t.close(best):
 		s += fmt.Sprintf(" leaves more room: it reserves %s at worst, the present setting %s", size(best.Upper()), size(baseline.Upper()))
-	case t.room > 0 && t.cost(baseline) > t.slack(t.cost(best)):
-		s += fmt.Sprintf(" waits less: %s instead of %d, and %s of driver calls instead of %s; it reserves %s",
-			plural.Noun(best.NumAllocRetries, "1 cache flush", fmt.Sprintf("%d cache flushes", best.NumAllocRetries)), baseline.NumAllocRetries, millis(best.Driver.StallUS), millis(baseline.Driver.StallUS), size(best.ReservedPeak))
+	case t.room > 0 && best.NumAllocRetries < baseline.NumAllocRetries && t.cost(baseline) > t.slack(t.cost(best)):
+		s += fmt.Sprintf(" waits less: %s instead of %d; it reserves %s",
+			plural.Noun(best.NumAllocRetries, "1 cache flush", fmt.Sprintf("%d cache flushes", best.NumAllocRetries)), baseline.NumAllocRetries, size(best.ReservedPeak))
 	case best.Upper() < baseline.Upper() && float64(best.ReservedPeak) > 0.995*float64(baseline.ReservedPeak):
 		s += fmt.Sprintf(" reserves at most %s instead of %s, however the driver places segments and if sizes change by up to 5 %%; as recorded it reserves %s (now: %s)",
 			size(best.Upper()), size(baseline.Upper()), size(best.ReservedPeak), size(baseline.ReservedPeak))
@@ -349,7 +355,7 @@ func (t *tuner) warnings() []string {
 	for _, w := range conf.Check(t.base, t.version).Warnings {
 		out = append(out, w.Message)
 	}
-	if t.base.GCThreshold > 0 && !t.space.collect {
+	if t.base.GCThreshold > 0 && !slices.ContainsFunc(t.machines, func(m sim.Machine) bool { return m.Limit > 0 }) {
 		out = append(out, "garbage_collection_threshold does nothing here: it needs a memory limit (set_per_process_memory_fraction below 1).")
 	}
 	return out

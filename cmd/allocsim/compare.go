@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -71,12 +72,17 @@ func (a *app) showCompare(c *planner.Comparison) error {
 	if a.json {
 		return a.printJSON(c)
 	}
+	a.doubt(c.Evidence.Source)
+	a.doubt(c.Evidence.Doubt)
+	if !c.Evidence.Complete() {
+		a.printf("%s\n\n", wrap(strings.Join(c.Evidence.Missing, " ")+" Under another than the recorded setting the figures are the least. "+c.Evidence.Record, 80, ""))
+	}
 	docs, bound := c.Results, c.Bound
 	t := table.New(">reserved", ">/bound", ">util.", ">ext.frag.", ">stranded", ">calls", ">stall", ">retries", ">OOMs")
 	for _, d := range docs {
 		peak := d.Stats["reserved_bytes.all.peak"]
 		ratio := "-"
-		if bound > 0 && d.Stats["num_ooms"] == 0 {
+		if bound > 0 && d.Stats["num_ooms"] == 0 && c.Evidence.Complete() {
 			ratio = fmt.Sprintf("%.2f", float64(peak)/float64(bound))
 		}
 		t.Row(size(peak), ratio, percent(d.Utilization), percent(d.Fragmentation.AtPeak.External), size(d.Fragmentation.AtPeak.Stranded),

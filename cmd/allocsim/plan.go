@@ -48,7 +48,7 @@ them on one card at the same time. Exit code 1 when the card asked for
 			if env.fracSet {
 				return errors.New("plan judges whole devices, so --memory-fraction does not apply; give --capacity with the part that the job may take")
 			}
-			if ranks < 0 {
+			if ranks < 0 || cmd.Flags().Changed("ranks") && ranks == 0 {
 				return fmt.Errorf("--ranks %d: give the number of processes of the job, 1 or more", ranks)
 			}
 			if err := checkSearch(cmd, &opts.Tune); err != nil {
@@ -214,6 +214,7 @@ func (a *app) showPlan(r *planner.Planning, all bool) error {
 	if a.json {
 		return a.printJSON(r)
 	}
+	a.doubt(r.Evidence.Source)
 	a.doubt(r.Evidence.Doubt)
 	if len(r.GPUs) == 1 {
 		// The verdict stands out; the rest is wrapped with it.
@@ -295,10 +296,16 @@ func (a *app) colocate(cmd *cobra.Command, env *environment, jobs []planner.Case
 		}
 	} else {
 		verdict := "fits"
-		if !res.Fits {
+		switch {
+		case res.Verdict == gpus.Undecidable:
+			verdict = "undecidable"
+		case !res.Fits:
 			verdict = "does not fit"
 		}
 		a.printf("%s\n\n", a.strong(verdict))
+		if !res.Evidence.Complete() {
+			a.printf("%s\n\n", wrap(strings.Join(res.Evidence.Missing, " ")+" The figures are the least that is needed.", 80, ""))
+		}
 		t := table.New("", ">")
 		t.Row("in use at most together", size(res.UsedPeak))
 		t.Row("if all peaks coincided", size(res.SumOfPeaks))

@@ -36,8 +36,8 @@ memory limit. --capacity, --gpu, --conf and --policy change one thing each.`,
 			if err := env.parse(cmd); err != nil {
 				return err
 			}
-			if span < 0 {
-				return fmt.Errorf("--span %d: give the number of orders to try, such as %d", span, sim.SpanOrders)
+			if span < 0 || span > maxSpan {
+				return fmt.Errorf("--span %d: give the number of orders to try, up to 10,000, such as %d", span, sim.SpanOrders)
 			}
 			alerts, err := planner.ParseAlerts(failOn)
 			if err != nil {
@@ -77,6 +77,9 @@ memory limit. --capacity, --gpu, --conf and --policy change one thing each.`,
 	return cmd
 }
 
+// maxSpan bounds the orders of --span: more say nothing more.
+const maxSpan = 10_000
+
 // replayed is the JSON of replay.
 type replayed struct {
 	*sim.Document
@@ -114,6 +117,7 @@ func (a *app) showReplay(doc *replayed, res *sim.Result) error {
 	if !res.Completed {
 		verdict = fmt.Sprintf("out of memory, %s", plural.Of(int(max(res.Stats.NumOOMs, int64(len(doc.OOMs)))), "time"))
 	}
+	a.doubt(doc.Evidence.Source)
 	a.doubt(doc.Evidence.Doubt)
 	if doc.Evidence.Level == planner.LevelPart {
 		verdict = "in the part recorded: " + verdict

@@ -89,7 +89,8 @@ of reserved memory (within --tolerance); time in driver calls; fewer options.
 	return cmd
 }
 
-// doubt says first that every figure is in doubt, where it is.
+// doubt says first what an answer stands on, where that is less than a recording
+// that follows the rules.
 func (a *app) doubt(doubt string) {
 	if doubt != "" {
 		a.printf("%s\n\n", wrap(doubt, 80, ""))
@@ -101,6 +102,7 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 		return a.printJSON(r)
 	}
 	advice := words.Advise(r)
+	a.doubt(r.Evidence.Source)
 	a.doubt(advice.Doubt)
 	a.printf("%s\n", a.strong(cmp.Or(advice.Short, advice.Export)))
 	for _, d := range advice.Depends {
@@ -108,7 +110,11 @@ func (a *app) showTune(r *planner.Tuning, top int) error {
 	}
 	a.printf("\n%s\n\n", wrap(advice.Reason, 80, ""))
 	if r.Room > 0 {
-		a.printf("The allocator may take %s.\n\n", size(int64(r.Room)))
+		most := ""
+		if r.RoomHigh > 0 {
+			most = " to " + size(r.RoomHigh) + ", by the explanation"
+		}
+		a.printf("The allocator may take %s%s.\n\n", size(int64(r.Room)), most)
 	}
 	settings, _ := words.Settings(r, top)
 	if err := a.print(settingTable(settings)); err != nil {

@@ -166,7 +166,7 @@ type diagnosis struct {
 // derive fills in the report's numbers.
 func (d *diagnosis) derive() {
 	if d.l.Problem == "" {
-		d.short = d.Requested.minus(d.l.room())
+		d.short = d.Requested.minus(d.room())
 	}
 	n := &d.r.Numbers
 	rounding := map[string]int64{}

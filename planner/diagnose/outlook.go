@@ -20,8 +20,8 @@ func (d *diagnosis) lookAhead() {
 		return
 	}
 	add := func(choice string, low, high int64) { d.r.Outlook = append(d.r.Outlook, Outlook{choice, low, high}) }
-	short := l.Free.Low() - d.Requested.High()  // without any hole put to use
-	room := l.room().High() - d.Requested.Low() // with all of them
+	short := d.obtainable().Low() - d.Requested.High() // without any hole put to use
+	room := d.room().High() - d.Requested.Low()        // with all of them
 	if d.r.Verdict == PrivatePool {
 		// Neither a larger card nor another setting frees a pool.
 		add("the pools' free memory", short, short+l.Private.High())
@@ -56,3 +56,20 @@ func nextTotal(total int64) int64 {
 	}
 	return next
 }
+
+// obtainable is what the allocator can still get: what the device has free, but
+// no more than its own limit leaves.
+func (d *diagnosis) obtainable() Quantity {
+	free := d.l.Free
+	if d.Allowed.Known && d.Reserved.Known {
+		left := d.Allowed.minus(d.Reserved)
+		left.Bytes = max(left.Bytes, 0)
+		if !free.Known || left.Bytes < free.Bytes {
+			return left
+		}
+	}
+	return free
+}
+
+// room is what a request could have had if every hole were put to use.
+func (d *diagnosis) room() Quantity { return d.l.Cached.plus(d.obtainable()) }

@@ -96,12 +96,15 @@ func explain(err error) error {
 
 // header is the first line.
 type header struct {
-	Version   int      `json:"allocsim_dryrun"`
-	Torch     string   `json:"torch"`
-	Program   []string `json:"program"`
-	Conf      string   `json:"conf"`
-	WorldSize int      `json:"world_size"`
-	GPU       gpu      `json:"gpu"`
+	Version int      `json:"allocsim_dryrun"`
+	Torch   string   `json:"torch"`
+	Program []string `json:"program"`
+	Conf    string   `json:"conf"`
+	// Steps is the number of optimizer steps after which the recorder ends the
+	// program; 0 = it ran to its end.
+	Steps     int `json:"steps"`
+	WorldSize int `json:"world_size"`
+	GPU       gpu `json:"gpu"`
 	Env       map[string]string
 }
 

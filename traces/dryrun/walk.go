@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"allocsim/internal/plural"
 	"allocsim/traces"
 	"allocsim/traces/kernels"
 )
@@ -442,6 +443,9 @@ func (w *walk) notes() []string {
 	first := fmt.Sprintf("Evidence: dry run. %s ran on tensors without memory, as if on one %s", program, card)
 	if w.h.WorldSize > 1 {
 		first = fmt.Sprintf("%s (rank 0 of %d)", first, w.h.WorldSize)
+	}
+	if w.end != nil && w.end.Steps > 0 && w.end.Complete && w.end.Error == "" && w.h.Steps > 0 && w.end.Steps >= w.h.Steps {
+		first = fmt.Sprintf("%s, and was ended after %s (--steps): what comes later is not in it", first, plural.Of(w.end.Steps, "optimizer step"))
 	}
 	notes := []string{first + "; no GPU was asked. The buffers of kernels are added by rules (docs/dry-run.md gives their error)."}
 	add := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
