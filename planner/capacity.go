@@ -26,6 +26,7 @@ type setting struct {
 	conf    string
 	spec    *policies.Spec
 	options int
+	known   bool  // plain expandable segments
 	peak    int64 // reserved on an unlimited device
 	// min is the least size that works, safe the least from which all work;
 	// bytes, multiples of sim.Granule.

@@ -147,6 +147,9 @@ func Plan(ctx context.Context, jobs []Case, opts PlanOptions) (*Planning, error)
 			return nil, err
 		}
 	}
+	if err := f.safer(ctx); err != nil {
+		return nil, err
+	}
 	m := &out.MinCapacity
 	m.Baseline, m.BaselineSafe = f.baseline.min, f.baseline.safe
 	m.Best, m.BestSafe, m.BestConf = f.best.min, f.best.safe, f.best.conf
@@ -191,6 +194,7 @@ type fitting struct {
 	known          int64 // reserved by the recorded processes at their peaks
 	counted        bool  // known is what the processes themselves count, and nothing bounded them
 	baseline, best *setting
+	expandable     *setting // plain expandable segments, if they were measured
 	// atSize is the setting found by a search for devices of one size; nil =
 	// searched, and none works.
 	atSize map[size]*setting
@@ -209,6 +213,9 @@ func (f *fitting) least(ctx context.Context, tuning *Tuning) (*setting, error) {
 			return nil, err
 		}
 		settings = append(settings, c)
+		if c.known {
+			f.expandable = c
+		}
 	}
 	// The one that seems to need least may need less still.
 	first := slices.MinFunc(settings, func(a, b *setting) int { return cmp.Compare(a.min, b.min) })
@@ -247,6 +254,26 @@ func (f *fitting) least(ctx context.Context, tuning *Tuning) (*setting, error) {
 type size struct {
 	capacity     int64
 	noExpandable bool
+}
+
+// safer makes plain expandable segments the best setting where that is safe on
+// smaller devices than the one that needs least: verdicts go by safe, and with
+// expandable segments the driver has no addresses to choose.
+func (f *fitting) safer(ctx context.Context) error {
+	e := f.expandable
+	if e == nil || e == f.best || e.min >= min(f.best.safe, f.baseline.safe) {
+		return nil
+	}
+	if err := f.measureLeast(ctx, e); err != nil {
+		return err
+	}
+	if err := f.measureSafe(ctx, e); err != nil {
+		return err
+	}
+	if e.safe < f.best.safe && e.safe < f.baseline.safe {
+		f.best = e
+	}
+	return nil
 }
 
 // search looks for a setting under which the jobs complete on a device of
@@ -321,7 +348,7 @@ func (f *fitting) contenders(t *Tuning) []*setting {
 		c := &t.Candidates[i]
 		if (len(out) < most || c.plainExpandable()) && c.Completed && !c.last() && !c.Stopped && !seen[c.Conf] {
 			seen[c.Conf] = true
-			out = append(out, &setting{conf: c.Conf, spec: c.spec, options: c.Options})
+			out = append(out, &setting{conf: c.Conf, spec: c.spec, options: c.Options, known: c.plainExpandable()})
 		}
 	}
 	return out
