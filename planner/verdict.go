@@ -286,9 +286,6 @@ func name(c *Candidate) string {
 	return c.Conf
 }
 
-// millis is a time in µs as ms.
-func millis(us int64) string { return fmt.Sprintf("%.1f ms", float64(us)/1000) }
-
 // why is one sentence with the numbers that decided, and one on the cost.
 func (t *tuner) why(baseline, best *Candidate) string {
 	size := bytesize.Format

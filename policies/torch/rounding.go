@@ -20,13 +20,6 @@ func newSizer(c conf.Config, v conf.Version) sizer {
 	return sizer{conf: c, rules: v.Rules(), rounds: c.Roundup != [conf.Intervals]int64{}}
 }
 
-// SegmentSize is what a request of req > 0 bytes takes from the device when no
-// free block serves it, in bytes (spec A2.2 and A2.3).
-func SegmentSize(c conf.Config, v conf.Version, req int64) int64 {
-	_, segment := SizesOf(c, v)(req)
-	return segment
-}
-
 // SizesOf tells the block that a request of req > 0 bytes is rounded up to and
 // the segment that it takes when no free block serves it, in bytes.
 func SizesOf(c conf.Config, v conf.Version) func(req int64) (block, segment int64) {

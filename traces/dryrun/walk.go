@@ -38,7 +38,6 @@ type walk struct {
 	unknown map[string]int // operations without a rule
 	odd     int            // lines of unknown kinds
 	end     *end
-	resized map[int64]bool
 }
 
 // storage is a storage on the GPU.

@@ -1,9 +1,6 @@
 package kernels
 
-import (
-	"cmp"
-	"slices"
-)
+import ()
 
 // DType is an element type.
 type DType uint8
@@ -96,26 +93,6 @@ func (t Tensor) Contiguous() bool {
 		if t.Shape[i] == 1 {
 			continue
 		}
-		if t.Stride[i] != n {
-			return false
-		}
-		n *= t.Shape[i]
-	}
-	return true
-}
-
-// dense reports a layout without gaps or overlaps in some order of the
-// dimensions (is_non_overlapping_and_dense).
-func (t Tensor) dense() bool {
-	order := make([]int, 0, len(t.Shape))
-	for i, n := range t.Shape {
-		if n != 1 {
-			order = append(order, i)
-		}
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(t.Stride[a], t.Stride[b]) })
-	n := int64(1)
-	for _, i := range order {
 		if t.Stride[i] != n {
 			return false
 		}
