@@ -1,7 +1,5 @@
 package kernels
 
-import ()
-
 // DType is an element type.
 type DType uint8
 
