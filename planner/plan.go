@@ -43,6 +43,9 @@ type MinCapacity struct {
 	// larger one works, under every address order sampled.
 	BaselineSafe int64 `json:"baseline_safe"`
 	BestSafe     int64 `json:"best_safe"`
+	// AtLeast reports that the evidence holds a part of what the jobs need, so
+	// that every figure is the least.
+	AtLeast bool `json:"at_least"`
 }
 
 // MinLimit is the smallest memory limit (memory fraction × the device's total)
@@ -152,6 +155,7 @@ func Plan(ctx context.Context, jobs []Case, opts PlanOptions) (*Planning, error)
 	}
 	m := &out.MinCapacity
 	m.Baseline, m.BaselineSafe = f.baseline.min, f.baseline.safe
+	m.AtLeast = !out.Evidence.Complete() || slices.ContainsFunc(p.jobs, func(j Case) bool { return endsInOOM(j.Trace) })
 	m.Best, m.BestSafe, m.BestConf = f.best.min, f.best.safe, f.best.conf
 	if out.MinLimit, err = f.limits(ctx, jobs); err != nil {
 		return nil, err
@@ -362,8 +366,8 @@ func (f *fitting) limits(ctx context.Context, jobs []Case) (*MinLimit, error) {
 			total = jobs[i].Trace.Meta.DeviceTotal
 		}
 	}
-	if total == 0 {
-		return nil, nil
+	if total == 0 || !f.evidence.Complete() {
+		return nil, nil // a fraction of what is not known is no advice
 	}
 	var runner sim.Runner
 	works := func(s *setting, m sim.Machine) (bool, error) {

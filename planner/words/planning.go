@@ -40,7 +40,7 @@ type Capacity struct {
 // complete they are the least.
 func Capacities(p *planner.Planning) []Capacity {
 	up := func(n int64) string {
-		if p.Evidence.Complete() {
+		if p.Evidence.Complete() && !p.MinCapacity.AtLeast {
 			return bytesize.FormatUp(n)
 		}
 		return "≥ " + bytesize.FormatUp(n)
