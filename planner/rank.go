@@ -66,7 +66,7 @@ func (t *tuner) expandable() *Candidate {
 	return nil
 }
 
-// last reports a candidate that wins only if no other completes.
+// last reports a candidate that comes in front only if no other completes.
 func (c *Candidate) last() bool { return c.Approximate || c.Limits }
 
 // leaders are the best of each of the best n families, within the tolerance of

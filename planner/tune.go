@@ -63,7 +63,7 @@ type Candidate struct {
 	// counts.
 	Options int `json:"options"`
 	// Limits reports that the setting makes a memory limit of its own. It is
-	// listed, but wins only if nothing else completes: the peak is low because
+	// listed, and named if nothing else completes, but not proposed: the peak is low because
 	// the program would fail soon above it.
 	Limits bool `json:"limits,omitempty"`
 	// Known marks plain expandable segments, the setting that people know: it

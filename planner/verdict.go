@@ -195,6 +195,12 @@ func (t *tuner) verdict(out *Tuning, baseline, best *Candidate) {
 		if t.room > 0 {
 			out.Reason += fmt.Sprintf(" The allocator may take %s.", size(t.room))
 		}
+	case best.last() && best != baseline:
+		what := "an approximation of the driver's own pool"
+		if best.Limits {
+			what = "a limit of its own, which the program would meet soon above it"
+		}
+		keep(NoSettingFound, "Of the %d settings tried only %s completes, and that is %s. %s live at once.", len(t.cands), name(best), what, size(t.need))
 	case !best.completes() && (best == baseline || baseline.Completed && baseline.NumOOMs == 0):
 		keep(Tight, "The present setting completes as recorded, but not wherever the driver places segments (%s at worst), and nothing found is reliable. %s live at once; leave more room than %s.",
 			size(baseline.Upper()), size(t.bound), size(t.room))
