@@ -368,7 +368,16 @@ func (o Options) check(m Model) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	tp := int64(o.TP)
+	for _, check := range []func(Model) error{o.checkSeq, o.checkParallel, o.checkCache, o.checkLengths} {
+		if err := check(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkSeq checks the length or size of an item against what the model takes.
+func (o Options) checkSeq(m Model) error {
 	switch {
 	case !m.image() && o.Seq > m.Positions:
 		return fmt.Errorf("seq %d: %s has %d positions", o.Seq, m.Name, m.Positions)
@@ -378,7 +387,16 @@ func (o Options) check(m Model) error {
 		return fmt.Errorf("seq %d: images of at least 32 pixels a side", o.Seq)
 	case o.Mode == Infer && m.decoder() && o.Seq+o.NewTokens > m.Positions:
 		return fmt.Errorf("seq %d and new_tokens %d: %s has %d positions", o.Seq, o.NewTokens, m.Name, m.Positions)
-	case o.TP > 1 && (m.Family == "resnet" || m.Family == "mobilenet-v3"):
+	}
+	return nil
+}
+
+// checkParallel checks tensor and pipeline parallelism against the model's
+// heads and blocks.
+func (o Options) checkParallel(m Model) error {
+	tp, cnn := int64(o.TP), m.Family == "resnet" || m.Family == "mobilenet-v3"
+	switch {
+	case o.TP > 1 && cnn:
 		return fmt.Errorf("tp %d: tensor parallelism is for transformers; %s is a %s", o.TP, m.Name, m.Family)
 	case o.TP > 1 && (m.Heads%tp != 0 || m.Intermediate%tp != 0):
 		return fmt.Errorf("tp %d: must divide heads %d and intermediate %d of %s", o.TP, m.Heads, m.Intermediate, m.Name)
@@ -386,11 +404,22 @@ func (o Options) check(m Model) error {
 		return fmt.Errorf("tp %d: must divide kv_heads %d of %s or be a multiple of it", o.TP, m.kvHeads(), m.Name)
 	case o.PP > m.blockCount():
 		return fmt.Errorf("pp %d: %s has only %d blocks", o.PP, m.Name, m.blockCount())
-	case o.PP > 1 && (m.Family == "resnet" || m.Family == "mobilenet-v3"):
+	case o.PP > 1 && cnn:
 		return fmt.Errorf("pp %d: pipeline stages are for transformers; %s is a %s", o.PP, m.Name, m.Family)
-	case o.Mode == Infer && o.KVCache == "paged" && !m.decoder():
+	}
+	return nil
+}
+
+// checkCache checks that what is to be cached exists.
+func (o Options) checkCache(m Model) error {
+	if o.Mode == Infer && o.KVCache == "paged" && !m.decoder() {
 		return fmt.Errorf("kv_cache paged: %s has no KV cache", m.Name)
 	}
+	return nil
+}
+
+// checkLengths checks the distribution of lengths and the token budget.
+func (o Options) checkLengths(m Model) error {
 	l, err := parseLengths(o.Lengths)
 	if err != nil {
 		return err
