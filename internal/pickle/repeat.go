@@ -9,10 +9,11 @@ import "encoding/binary"
 // general way expects it, and that goes on from there; so the two differ in
 // nothing but speed.
 //
-// What it bought, least of 4 runs of BenchmarkRead in traces/snapshot on two
-// busy cores: bert_large_varlen__default 17.6 ms instead of 30.6, 32 MB of
-// generated entries 88 ms instead of 120; nothing where entries have call
-// stacks. The constant fast (fast.go) switches it off.
+// What it bought, least of 6 runs of BenchmarkRead in traces/snapshot on two
+// idle cores, with nothing but this way off: bert_large_varlen__default 13.1 ms
+// instead of 19.0, 32 MB of generated entries 61 instead of 77, entries with call
+// stacks (resnet50_amp__pystack) 3.6 instead of 4.3. The constant fast (fast.go)
+// switches it off.
 
 const (
 	// maxShape is the most pairs of a dict that is decoded this way.
